@@ -1,0 +1,178 @@
+"""The basic partition: where the time of a window goes (docs/attribution.md).
+
+With C, K, M the unions of compute, communication and copy intervals in a window:
+`compute + exposed_comm + exposed_copy + idle == window`, exactly, in integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.communication import COMMUNICATION, COMPUTE, COPY
+from tracelens.intervals import (
+    Intervals,
+    clip,
+    covered,
+    first_started,
+    intersect,
+    union,
+    union_of,
+)
+from tracelens.model.result import Partition
+from tracelens.operations import OPERATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tracelens.intervals import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The timed events of one device, ascending by start.
+
+    Attributes:
+        start: Nanoseconds.
+        end: Nanoseconds.
+        event_class: COMPUTE, COMMUNICATION or COPY.
+        event_op: Index into `OPERATIONS` for communication, else -1.
+        is_kernel: False for copies (and for everything of a CPU run).
+    """
+
+    start: Ints
+    end: Ints
+    event_class: NDArray[np.int8]
+    event_op: NDArray[np.int8]
+    is_kernel: NDArray[np.bool_]
+
+    def of_class(self, which: int) -> Intervals:
+        """Return the union of the intervals of one class."""
+        mine = self.event_class == which
+        return union(self.start[mine], self.end[mine])
+
+
+@dataclass(frozen=True, slots=True)
+class Unions:
+    """The three unions of a timeline, and each communication's share of exposed time."""
+
+    compute: Intervals
+    comm: Intervals
+    copy: Intervals
+    rows: NDArray[np.intp]  # the communication events
+    share_start: Ints
+    share_end: Ints
+
+
+def unions(timeline: Timeline) -> Unions:
+    """Prepare a timeline for cutting into windows."""
+    rows = np.flatnonzero(timeline.event_class == COMMUNICATION)
+    # An instant with several collectives in flight belongs to the one that started first.
+    share_start, share_end = first_started(timeline.start[rows], timeline.end[rows])
+    return Unions(
+        timeline.of_class(COMPUTE),
+        timeline.of_class(COMMUNICATION),
+        timeline.of_class(COPY),
+        rows,
+        share_start,
+        share_end,
+    )
+
+
+def exposed_per_event(parts: Unions, low: int, high: int) -> Ints:
+    """Return each communication event's exposed time within a window."""
+    start = np.clip(parts.share_start, low, high)
+    end = np.clip(parts.share_end, low, high)
+    return (end - start) - covered(parts.compute, start, end)
+
+
+def partition(
+    timeline: Timeline, parts: Unions, low: int, high: int, *, launches_without_record: int = 0
+) -> Partition:
+    """Partition the window [low, high)."""
+    compute, comm, copy = (clip(p, low, high) for p in (parts.compute, parts.comm, parts.copy))
+    overlapped = intersect(comm, compute).length
+    busy = union_of(compute, comm, copy)
+    hidden_copy = intersect(copy, union_of(compute, comm)).length
+    inside = (timeline.end > low) & (timeline.start < high)
+    kernels = int((inside & timeline.is_kernel).sum())
+    copies = int((inside & (timeline.event_class == COPY)).sum())
+    window = max(high - low, 0)
+    return Partition(
+        window_ns=window,
+        busy_ns=busy.length,
+        compute_ns=compute.length,
+        comm_ns=comm.length,
+        overlapped_comm_ns=overlapped,
+        exposed_comm_ns=comm.length - overlapped,
+        copy_ns=copy.length,
+        exposed_copy_ns=copy.length - hidden_copy,
+        idle_ns=window - busy.length,
+        comm_by_op_ns=_comm_by_op(timeline, parts, low, high),
+        exposed_by_op_ns=_exposed_by_op(timeline, parts, low, high),
+        kernels=kernels,
+        copies=copies,
+        launches_without_record=launches_without_record,
+    )
+
+
+def _comm_by_op(timeline: Timeline, parts: Unions, low: int, high: int) -> dict[str, int]:
+    """Length of the union of each operation's intervals; operations may overlap each other."""
+    start = np.clip(timeline.start[parts.rows], low, high)
+    end = np.clip(timeline.end[parts.rows], low, high)
+    ops = timeline.event_op[parts.rows]
+    totals = {
+        OPERATIONS[code]: union(start[ops == code], end[ops == code]).length
+        for code in np.unique(ops[end > start])
+    }
+    return {op: total for op, total in totals.items() if total}
+
+
+def _exposed_by_op(timeline: Timeline, parts: Unions, low: int, high: int) -> dict[str, int]:
+    exposed = exposed_per_event(parts, low, high)
+    sums = np.zeros(len(OPERATIONS), np.int64)
+    np.add.at(sums, timeline.event_op[parts.rows], exposed)
+    present = np.unique(timeline.event_op[parts.rows])
+    return {OPERATIONS[code]: int(sums[code]) for code in present if sums[code]}
+
+
+def combine(partitions: Sequence[Partition], divisor: int = 1) -> Partition | None:
+    """Sum partitions, or average them (each number rounded to the nanosecond); None if empty.
+
+    The identity survives rounding because the derived numbers are rebuilt from rounded parts.
+    """
+    if not partitions:
+        return None
+    sums: dict[str, int] = {}
+    for field in fields(Partition):
+        if not field.name.endswith("_op_ns"):
+            sums[field.name] = _divide(sum(getattr(p, field.name) for p in partitions), divisor)
+    parts = ("compute_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
+    sums["window_ns"] = sum(sums[name] for name in parts)
+    sums["busy_ns"] = sums["window_ns"] - sums["idle_ns"]
+    sums["comm_ns"] = sums["overlapped_comm_ns"] + sums["exposed_comm_ns"]
+    by_op = [_sum_by_op([p.comm_by_op_ns for p in partitions], divisor)]
+    exposed = _sum_by_op([p.exposed_by_op_ns for p in partitions], divisor)
+    by_op.append(_closed(exposed, sums["exposed_comm_ns"]))
+    return Partition(**sums, comm_by_op_ns=by_op[0], exposed_by_op_ns=by_op[1])
+
+
+def _divide(total: int, divisor: int) -> int:
+    return (2 * total + divisor) // (2 * divisor)
+
+
+def _sum_by_op(parts: Sequence[dict[str, int]], divisor: int) -> dict[str, int]:
+    names = sorted({name for part in parts for name in part})
+    return {name: _divide(sum(part.get(name, 0) for part in parts), divisor) for name in names}
+
+
+def _closed(parts: dict[str, int], total: int) -> dict[str, int]:
+    """Let rounded parts sum to the rounded total: the largest takes the odd nanosecond."""
+    if parts:
+        largest = max(parts, key=lambda name: parts[name])
+        parts[largest] += total - sum(parts.values())
+    return parts

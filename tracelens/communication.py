@@ -1,0 +1,337 @@
+"""Decide which device events communicate, what they do, and which operations they carry.
+
+Layers, strongest first (docs/attribution.md): arguments on the kernel, the `record_param_comms` that
+launched it, the c10d operator around it, the process group's own range, the kernel's name, the
+user's rules. Each layer fills what the stronger ones left open: an old record may know the size and
+only the range the name. An operation is counted once, whatever number of records and kernels it has.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens import operations
+from tracelens.model.trace import NONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from tracelens.intervals import Ints
+    from tracelens.model.trace import RankTrace
+    from tracelens.operations import Rule
+
+COMPUTE, COMMUNICATION, COPY = 0, 1, 2
+
+
+@dataclass(slots=True)
+class Operation:
+    """One collective or p2p operation of one rank; unknown numbers are None."""
+
+    op: str
+    source: str  # args | record | operator | annotation | name | rule
+    event: int | None = None  # the first device event (or backend range) that carries it
+    launch: int | None = None
+    group_name: str = ""
+    group_description: str = ""
+    group_ranks: str = ""
+    group_size: int | None = None
+    dtype: str = ""
+    in_elems: int | None = None
+    out_elems: int | None = None
+    in_splits: str = ""
+    root: int | None = None
+    peer: int | None = None
+    seq: int | None = None
+    tensors: int | None = None
+    functional: bool = False
+    mark: str = ""  # the innermost named range around it, e.g. "FSDP::all_gather (layers.0)"
+
+
+@dataclass(slots=True)
+class Identified:
+    """Class and operation of every device event, and the operations of the rank.
+
+    `owner` is the index of the operation whose time an event is, -1 outside communication.
+    """
+
+    event_class: NDArray[np.int8]
+    event_op: NDArray[np.int8]
+    owner: NDArray[np.int64]
+    operations: list[Operation] = field(default_factory=list)
+    without_device_time: int = 0
+    in_graphs: int = 0
+
+
+class Ranges:
+    """Nested host ranges per thread: who encloses an instant, innermost first."""
+
+    def __init__(self, rows: Iterable[int], thread: Ints, start: Ints, end: Ints) -> None:
+        self._threads: dict[int, tuple[list[int], list[int], list[int]]] = {}
+        for row in sorted(rows, key=lambda row: (start[row], -end[row])):
+            starts, ends, names = self._threads.setdefault(int(thread[row]), ([], [], []))
+            starts.append(int(start[row]))
+            ends.append(int(end[row]))
+            names.append(int(row))
+
+    def enclosing(self, thread: int, at: int, depth: int = 16) -> list[int]:
+        """Return the rows around an instant, innermost first; looks back `depth` ranges."""
+        starts, ends, rows = self._threads.get(thread, ([], [], []))
+        position = bisect_right(starts, at)
+        nearby = range(position - 1, max(position - 1 - depth, -1), -1)
+        return [rows[i] for i in nearby if ends[i] >= at]
+
+    def between(self, thread: int, low: int, high: int) -> list[int]:
+        """Return the rows of a thread that start in [low, high)."""
+        starts, _, rows = self._threads.get(thread, ([], [], []))
+        return rows[bisect_right(starts, low - 1) : bisect_right(starts, high - 1)]
+
+
+class Evidence:
+    """The communications table with the look-ups the linking needs."""
+
+    def __init__(self, trace: RankTrace) -> None:
+        table = trace.communications
+        self.table = table
+        self.columns: dict[str, Any] = {name: table[name].to_numpy() for name in table.columns}
+        source = np.asarray(table["source"].astype(object))
+        self.by_source = {
+            kind: np.flatnonzero(source == kind)
+            for kind in ("args", "record", "operator", "annotation")
+        }
+        thread, start, end = (self.columns[name] for name in ("thread", "start", "end"))
+        self.ranges = {
+            kind: Ranges(self.by_source[kind], thread, start, end)
+            for kind in ("record", "operator", "annotation")
+        }
+        external = self.columns["external_id"]
+        self.record_of = {int(external[row]): int(row) for row in self.by_source["record"]}
+        self.record_of.pop(NONE, None)
+        calls = trace.host_calls
+        outer = np.flatnonzero(np.asarray(calls["kind"].astype(object)) == "outer")
+        self.outer = Ranges(outer, *(calls[name].to_numpy() for name in ("thread", "start", "end")))
+        marks = trace.marks
+        self.marks = Ranges(
+            range(len(marks)), *(marks[name].to_numpy() for name in ("thread", "start", "end"))
+        )
+        self.mark_names = marks["name"].astype(object).to_numpy()
+
+    def value(self, column: str, row: int) -> Any:
+        """Return a value, or None for a missing integer."""
+        value = self.columns[column][row]
+        return None if isinstance(value, (int, np.integer)) and value == NONE else value
+
+    def name(self, row: int) -> str:
+        """Return the recorded name of a row."""
+        return str(self.columns["name"][row])
+
+    def is_operation(self, row: int) -> bool:
+        """Tell whether a record moves data (waits and barriers do not)."""
+        return self.name(row).lower() not in operations.NOT_OPERATIONS
+
+    def build(self, rows: Sequence[int], op: str, source: str) -> Operation:
+        """Merge rows, strongest first, into one operation."""
+        merged: dict[str, Any] = {}
+        for column in ("in_elems", "out_elems", "root", "peer", "seq", "tensors", "group_size"):
+            merged[column] = self._first(column, rows)
+        for column in ("dtype", "group_name", "group_description", "group_ranks", "in_splits"):
+            merged[column] = next((v for row in rows if (v := self.columns[column][row])), "")
+        whole = {k: int(v) for k, v in merged.items() if v is not None and not isinstance(v, str)}
+        texts = {k: v for k, v in merged.items() if isinstance(v, str)}
+        return Operation(op=op, source=source, **whole, **texts)
+
+    def _first(self, column: str, rows: Sequence[int]) -> Any:
+        # A size of 0 in a weaker layer means "not recorded", so the first known one wins.
+        values = (self.value(column, row) for row in rows)
+        return next((value for value in values if value is not None), None)
+
+    def context(self, operation: Operation, thread: int, at: int) -> None:
+        """Note the functional wrapper and the named range around an operation's launch."""
+        operation.functional = bool(self.outer.enclosing(thread, at))
+        around = self.marks.enclosing(thread, at)
+        operation.mark = str(self.mark_names[around[0]]) if around else ""
+
+
+def identify(trace: RankTrace, rules: Sequence[Rule] = ()) -> Identified:
+    """Classify every device event of a rank and collect its operations."""
+    return _Linker(trace, rules).run()
+
+
+class _Linker:
+    def __init__(self, trace: RankTrace, rules: Sequence[Rule]) -> None:
+        self.events = trace.device_events
+        self.rules = rules
+        self.evidence = Evidence(trace)
+        self.used: set[int] = set()
+        self.found: list[Operation] = []
+        self.by_key: dict[tuple[str, int], int] = {}
+        self.owner = np.full(len(self.events), -1, np.int64)
+        self.columns = {
+            name: self.events[name].to_numpy()
+            for name in ("external_id", "launch", "launch_thread", "graph")
+        }
+        self.args_of = {
+            int(self.evidence.columns["event"][row]): int(row)
+            for row in self.evidence.by_source["args"]
+        }
+        self.last_batch: dict[int, int] = {}
+
+    def run(self) -> Identified:
+        kinds = np.asarray(self.events["kind"].astype(object))
+        event_class = np.where(kinds == "kernel", COMPUTE, COPY).astype(np.int8)
+        event_op = np.full(len(self.events), -1, np.int8)
+        result = Identified(event_class, event_op, self.owner, self.found)
+        by_name, candidates = self._candidates(kinds)
+        for event in candidates:
+            op = self._event(int(event), by_name.get(int(event)))
+            if op is not None:
+                event_class[event] = COMMUNICATION
+                event_op[event] = operations.CODE[op]
+        graph = self.columns["graph"]
+        result.in_graphs = int(((graph != NONE) & (event_class == COMMUNICATION)).sum())
+        self._add_unlinked(result)
+        return result
+
+    def _candidates(self, kinds: NDArray[Any]) -> tuple[dict[int, str | None], NDArray[np.intp]]:
+        """Return what names say per event, and the events that any layer speaks of."""
+        names = self.events["name"].cat
+        said = [operations.of_kernel_name(str(name)) for name in names.categories]
+        ruled = [self._rule(str(name)) for name in names.categories]
+        codes = names.codes.to_numpy()
+        named = np.array([a is not None or b is not None for a, b in zip(said, ruled, strict=True)])
+        kernel = kinds == "kernel"
+        speaks = kernel & (named[codes] if len(named) else np.zeros(len(codes), bool))
+        records = np.fromiter(self.evidence.record_of, np.int64, len(self.evidence.record_of))
+        speaks |= kernel & np.isin(self.columns["external_id"], records)
+        speaks[list(self.args_of)] = True
+        rows = np.flatnonzero(speaks)
+        order = rows[np.argsort(self.columns["launch"][rows], kind="stable")]
+        return {int(row): said[codes[row]] for row in order}, order
+
+    def _rule(self, name: str) -> str | None:
+        return next((rule.operation for rule in self.rules if rule.pattern.search(name)), None)
+
+    def _event(self, event: int, named: str | None) -> str | None:
+        """Identify one kernel and add its operation, unless a sibling kernel already did."""
+        layers = self._layers(event)
+        rows = [row for _, row in layers]
+        batch = self._batch(event, layers)
+        if batch is not None:
+            return batch
+        op, source = self._decide(event, layers, named)
+        if op is None:
+            return None
+        key = self._key(event, layers)
+        if key not in self.by_key:
+            self._new(key, self.evidence.build(rows, op, source), event)
+        self.owner[event] = self.by_key[key]
+        self.used.update(rows)
+        return op
+
+    def _new(self, key: tuple[str, int], operation: Operation, event: int) -> None:
+        operation.event = event
+        at = int(self.columns["launch"][event])
+        if at != NONE:
+            operation.launch = at
+            self.evidence.context(operation, int(self.columns["launch_thread"][event]), at)
+        self.by_key[key] = len(self.found)
+        self.found.append(operation)
+
+    def _layers(self, event: int) -> list[tuple[str, int]]:
+        """Return (source, row) of everything said about a kernel, strongest first."""
+        found: list[tuple[str, int]] = []
+        if event in self.args_of:
+            found.append(("args", self.args_of[event]))
+        thread = int(self.columns["launch_thread"][event])
+        at = int(self.columns["launch"][event])
+        record = self.evidence.record_of.get(int(self.columns["external_id"][event]))
+        if record is not None:
+            found.append(("record", record))
+            thread = int(self.evidence.columns["thread"][record])
+            at = int(self.evidence.columns["start"][record])
+        if at != NONE:
+            for kind in ("record", "operator", "annotation"):
+                around = self.evidence.ranges[kind].enclosing(thread, at)
+                rows = [row for row in around if self.evidence.is_operation(row)]
+                found += [(kind, row) for row in rows if (kind, row) not in found]
+        return found
+
+    def _decide(
+        self, event: int, layers: list[tuple[str, int]], named: str | None
+    ) -> tuple[str | None, str]:
+        for source, row in layers:
+            if (op := operations.canonical(self.evidence.name(row))) is not None:
+                return op, source
+        if named is not None and named != operations.UNKNOWN:
+            return named, "name"
+        ruled = self._rule(str(self.events["name"].iat[event])) if self.rules else None
+        if ruled is not None:
+            return ruled, "rule"
+        if layers:
+            return operations.UNKNOWN, layers[0][0]
+        return named, "name"
+
+    def _key(self, event: int, layers: list[tuple[str, int]]) -> tuple[str, int]:
+        for source, row in layers:
+            external = int(self.evidence.columns["external_id"][row])
+            if source in ("args", "record") and external not in (NONE, 0):
+                return ("external", external)
+        for source, row in layers:
+            if source != "args":
+                return ("row", row)
+        return ("event", event)
+
+    def _batch(self, event: int, layers: list[tuple[str, int]]) -> str | None:
+        """Attach the sends and receives of a batch to the kernel launched at its end.
+
+        `batch_isend_irecv` launches in ncclGroupEnd, outside the records of its operations, inside
+        an `nccl:coalesced` range or none (pytorch issue 194693).
+        """
+        coalesced = [row for source, row in layers if source == "annotation"]
+        if not any("coalesced" == self.evidence.name(r).rpartition(":")[2] for r in coalesced):
+            return None
+        thread, at = int(self.columns["launch_thread"][event]), int(self.columns["launch"][event])
+        low = self.last_batch.get(thread, NONE + 1)
+        self.last_batch[thread] = at
+        rows = [
+            row
+            for row in self.evidence.ranges["record"].between(thread, low, at)
+            if row not in self.used and operations.canonical(self.evidence.name(row)) in _P2P
+        ]
+        for row in rows:
+            op = operations.canonical(self.evidence.name(row)) or operations.UNKNOWN
+            self._new(("row", row), self.evidence.build([row], op, "record"), event)
+        self.used.update(rows)
+        if not rows:
+            return None
+        self.owner[event] = self.by_key["row", rows[0]]
+        kinds = {operations.canonical(self.evidence.name(row)) for row in rows}
+        return str(kinds.pop()) if len(kinds) == 1 else operations.SEND_RECV
+
+    def _add_unlinked(self, result: Identified) -> None:
+        """Add recorded operations that launched no kernel: copy engines, lost device records.
+
+        A group of one rank launches nothing and moves nothing.
+        """
+        for row in self.evidence.by_source["record"]:
+            op = operations.canonical(self.evidence.name(int(row)))
+            size = self.evidence.value("group_size", int(row))
+            if row in self.used or op is None or not self.evidence.is_operation(int(row)):
+                continue
+            if size is None or size <= 1:
+                continue
+            operation = self.evidence.build([int(row)], op, "record")
+            operation.launch = int(self.evidence.columns["start"][row])
+            thread = int(self.evidence.columns["thread"][row])
+            self.evidence.context(operation, thread, operation.launch)
+            result.operations.append(operation)
+            result.without_device_time += 1
+
+
+_P2P = (operations.SEND, operations.RECV)

@@ -1,0 +1,439 @@
+"""The result document: the contract between analysis and every report.
+
+`Analysis` is the JSON that `tracelens analyze --json` writes, field by field. Times are integer
+nanoseconds (`_ns`), sizes integer bytes (`_bytes`), ratios floats; unknown is None, never 0 or NaN.
+Adding a field is free; renaming or removing one bumps the major version in `SCHEMA`.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from tracelens.model.tables import Tables
+
+SCHEMA = "tracelens/1"
+
+Status = Literal["ok", "warn", "fail", "unknown"]
+Level = Literal["info", "warning", "error"]
+Confidence = Literal["exact", "high", "medium", "low", "unknown"]
+FileStatus = Literal["complete", "partial", "skipped"]
+VolumeVerdict = Literal["as expected", "explained", "unexplained", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """Which program wrote the document."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One input file and what became of it."""
+
+    path: str
+    format: str | None
+    rank: int | None
+    cycle: int | None
+    status: FileStatus
+    reason: str | None
+    bytes: int
+    events: int | None
+    device_events: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What was read: the path as given, every file, and the options that shaped the numbers."""
+
+    path: str
+    files: list[SourceFile]
+    options: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the traces say about the run they came from."""
+
+    world_size: int | None
+    ranks_present: list[int]
+    ranks_missing: list[int]
+    ranks_partial: list[int]
+    ranks_duplicated: list[int]
+    backend: str | None
+    device_kind: str  # cuda | rocm | xpu | cpu | unknown
+    devices: list[str]
+    hosts: list[str]
+    nccl_version: str | None
+    steps: list[int]
+    steps_complete: int
+    step_source: str | None = None  # ProfilerStep | range | None: the whole window is one step
+    started: str | None = None  # ISO 8601, from the trace's own clock
+    framework_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One headline number: a tile of the report."""
+
+    name: str
+    label: str
+    value: float | None
+    unit: str
+    budget: str | None = None
+    status: Status = "unknown"
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The verdict: one sentence, one status, a handful of numbers."""
+
+    verdict: str
+    status: Status
+    metrics: list[Metric]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something a reader must know to trust the numbers.
+
+    Codes are documented in docs/messages.md.
+    """
+
+    code: str
+    level: Level
+    message: str
+    file: str | None = None
+    rank: int | None = None
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The basic partition of a window (docs/attribution.md).
+
+    `compute + exposed_comm + exposed_copy + idle == window`, exactly.
+    """
+
+    window_ns: int
+    busy_ns: int
+    compute_ns: int
+    comm_ns: int
+    overlapped_comm_ns: int
+    exposed_comm_ns: int
+    copy_ns: int
+    exposed_copy_ns: int
+    idle_ns: int
+    comm_by_op_ns: dict[str, int]
+    exposed_by_op_ns: dict[str, int]
+    kernels: int
+    copies: int
+    launches_without_record: int
+
+    @property
+    def overlap_pct(self) -> float | None:
+        """Share of communication hidden behind compute in percent; None without communication."""
+        return 100 * self.overlapped_comm_ns / self.comm_ns if self.comm_ns else None
+
+    @property
+    def exposed_comm_pct(self) -> float | None:
+        """Share of the window that is exposed communication in percent; None if it is empty."""
+        return 100 * self.exposed_comm_ns / self.window_ns if self.window_ns else None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One profiled step of one device."""
+
+    step: int
+    occurrence: int
+    complete: bool
+    in_mean: bool
+    period_ns: int
+    partition: Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """The mean step, exclusive: the parts sum to `window_ns`."""
+
+    window_ns: int
+    compute_ns: int
+    transfer_by_op_ns: dict[str, int] | None
+    wait_ns: int | None
+    exposed_unsplit_by_op_ns: dict[str, int]
+    bubble_ns: int | None
+    exposed_copy_ns: int
+    idle_host_ns: int | None
+    idle_dependency_ns: int | None
+    idle_unknown_ns: int
+    transfer_by_dimension_ns: dict[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceResult:
+    """One device timeline: key (process, device); never merged with another."""
+
+    device: int
+    process: int
+    untimed_events: int
+    before_first_step: int
+    total: Partition
+    mean_step: Partition | None
+    steps: list[StepResult]
+    breakdown: Breakdown | None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResult:
+    """Total time of all kernels of one name on one rank.
+
+    `op` is set for communication; `mean_step_ns` is the total of steps in the mean over their count.
+    """
+
+    name: str
+    kernel_class: str  # compute | communication | copy
+    op: str | None
+    count: int
+    total_ns: int
+    mean_ns: float
+    mean_step_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """One rank: its files, devices and longest kernels."""
+
+    rank: int
+    files: list[str]
+    partial: bool
+    clock_offset_ns: int | None
+    devices: list[DeviceResult]
+    top_kernels: list[KernelResult]
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """One process group, merged by its rank list. `ranks` is None if unknown."""
+
+    id: str
+    names: list[str]
+    description: str | None
+    role: str  # dp tp pp ep cp edp embedding shard replicate world unknown
+    role_confidence: Confidence
+    size: int | None
+    ranks: list[int] | None
+    nodes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepBytes:
+    """Bytes per step and rank in both conventions (docs/attribution.md, Volumes)."""
+
+    message: int | None
+    wire: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankVolume:
+    """One rank's share of a collective over the window."""
+
+    calls: int
+    message_bytes: int | None
+    wire_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveResult:
+    """All calls of one (group, op, dtype); numbers are means per member rank that is present."""
+
+    group: str
+    op: str
+    dtype: str | None
+    calls: float
+    calls_without_bytes: float
+    message_bytes: int | None
+    wire_bytes: int | None
+    message_elements_per_step: float | None
+    bytes_per_step: StepBytes
+    calls_per_step: float | None
+    time_ns: int | None
+    time_per_step_ns: int | None
+    exposed_ns: int | None
+    exposed_per_step_ns: int | None
+    wait_ns: int | None
+    transfer_ns: int | None
+    busbw_gbps: float | None
+    algbw_gbps: float | None
+    alpha_us: float | None
+    beta_gbps: float | None
+    by_rank: dict[int, RankVolume]
+    sources: list[str] = field(default_factory=list)
+    kind: str = "unknown"  # parameters | activations | other | unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """Ψ, the number of parameters, and how it is known."""
+
+    count: int | None
+    source: str | None  # plugin | option | inferred
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """The strategy of the run, with the evidence for it."""
+
+    strategy: str | None  # ddp zero1 zero2 zero1-or-2 zero3 fsdp-grad-op hsdp tp pp 3d none ...
+    framework: str | None
+    confidence: Confidence
+    source: str  # plugin | option | inferred
+    dims: dict[str, int]
+    gradient_accumulation: int | None
+    evidence: list[str]
+    parameters: Parameters
+
+
+@dataclass(frozen=True, slots=True)
+class PerStepVolume:
+    """Observed data-parallel traffic per step and rank.
+
+    `multiple_of_parameters` counts elements, so it does not change with dtypes. `coverage` is the
+    share of calls whose bytes are known, `calls` and `calls_with_bytes` its two terms.
+    """
+
+    message_bytes: int | None
+    wire_bytes: int | None
+    multiple_of_parameters: float | None
+    coverage: float | None
+    calls: int = 0
+    calls_with_bytes: int = 0
+    message_elements: float | None = None
+    other_message_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a scheme should move per step and rank, and how the observation compares."""
+
+    name: str
+    kind: Literal["paper", "framework"]
+    message_multiple: float | None
+    message_bytes: int | None
+    wire_bytes: int | None
+    observed_over_predicted: float | None
+    formula: str | None = None
+    source: str | None = None
+    matches: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeTerm:
+    """One term of the framework's prediction beside what was observed."""
+
+    op: str
+    group: str | None
+    predicted_bytes: int | None
+    observed_bytes: int | None
+    formula: str
+    explanation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """Bytes against theory."""
+
+    parameters_bytes: int | None
+    per_step: PerStepVolume
+    predictions: list[Prediction]
+    terms: list[VolumeTerm]
+    verdict: VolumeVerdict
+    unexplained_bytes: int | None
+    explanation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How late each rank enters its collectives, rank x step."""
+
+    ranks: list[int]
+    steps: list[int]
+    late_ns: list[list[int | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank the others wait for."""
+
+    rank: int
+    late_in_pct: float
+    mean_late_ns: int
+    wait_caused_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to change, with its evidence and what it would gain."""
+
+    id: str
+    severity: Literal["high", "medium", "low"]
+    title: str
+    evidence: dict[str, float | int | str | None]
+    saving_ns_per_step: int | None
+    advice: str
+    links: list[str]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The whole result; every report renders this and nothing else."""
+
+    schema: str
+    tool: Tool
+    source: Source
+    run: RunFacts
+    summary: Summary
+    budgets: list[dict[str, Any]]
+    comparison: dict[str, Any] | None
+    notices: list[Notice]
+    ranks: list[RankResult]
+    groups: list[GroupResult]
+    collectives: list[CollectiveResult]
+    parallelism: Parallelism
+    volumes: Volumes
+    pipeline: dict[str, Any] | None
+    lateness: Lateness | None
+    stragglers: list[Straggler]
+    findings: list[Finding]
+
+    @functools.cached_property
+    def tables(self) -> Tables:
+        """The result's lists as pandas frames."""
+        from tracelens.model.tables import Tables
+
+        return Tables(self)
+
+    def to_json(self, *, indent: int | None = 1) -> str:
+        """Serialise to the JSON document of docs/result.md."""
+        from tracelens.model.document import encode
+
+        return encode(self, indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Analysis:
+        """Read a saved document.
+
+        Raises:
+            InputError: If it is no TraceLens result, or one of a newer major version.
+        """
+        from tracelens.model.document import decode
+
+        return decode(text)

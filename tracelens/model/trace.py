@@ -1,0 +1,224 @@
+"""What a parser delivers: `RankTrace`, the evidence of one rank (and one profiler cycle).
+
+Four tables of integer nanoseconds relative to `RankInfo.base_ns`, plus facts. A parser reports what
+the file says (names, arguments, links); what a kernel *is* the core decides, once, for every format
+(`tracelens.communication`). Missing integers are `NONE`, missing strings empty: pandas' nullable
+columns cost more memory than the tables themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from tracelens.model.result import Notice
+
+NONE = int(np.iinfo(np.int64).min)
+"""A missing integer: no launch, no correlation, no element count."""
+
+INT = "int64"
+NAME = "category"
+TEXT = "object"
+
+DEVICE_EVENTS = {
+    "process": INT,
+    "device": INT,
+    "stream": INT,
+    "start": INT,
+    "end": INT,
+    "name": NAME,
+    "kind": NAME,  # kernel | copy | memset
+    "correlation": INT,
+    "external_id": INT,
+    "launch": INT,  # host time of the launching call
+    "launch_thread": INT,
+    "copy_bytes": INT,
+    "graph": INT,  # CUDA graph id, NONE outside graphs
+}
+
+COMMUNICATIONS = {
+    "source": NAME,  # args: on the kernel | record: record_param_comms | annotation | operator
+    "name": NAME,  # as recorded: allreduce, nccl:all_reduce, c10d::allreduce_ ...
+    "event": INT,  # row in device_events that carries it (source args), else NONE
+    "start": INT,
+    "end": INT,
+    "thread": INT,
+    "external_id": INT,
+    "group_name": TEXT,
+    "group_description": TEXT,
+    "group_ranks": TEXT,  # as recorded: "[0, 1, 2, 3]", maybe cut
+    "group_size": INT,
+    "dtype": TEXT,  # as recorded: BFloat16, c10::BFloat16, float ...
+    "in_elems": INT,
+    "out_elems": INT,
+    "in_splits": TEXT,
+    "out_splits": TEXT,
+    "root": INT,  # group rank of root or peer (the args' "Rank")
+    "peer": INT,  # global rank of the peer (send/recv)
+    "seq": INT,
+    "tensors": INT,  # how many tensors one list operation carries
+}
+
+MARKS = {"name": NAME, "start": INT, "end": INT, "thread": INT}
+
+HOST_CALLS = {
+    "name": NAME,
+    "kind": NAME,  # launch | sync | memory | autograd | optimizer | dataloader | wait | other
+    "start": INT,
+    "end": INT,
+    "thread": INT,
+    "correlation": INT,
+    "external_id": INT,
+    "elements": INT,  # elements an optimizer kernel touches, from its shapes
+}
+
+OPERATORS = {"thread": INT, "start": INT, "end": INT}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """A process group as the trace lists it."""
+
+    name: str
+    description: str | None
+    size: int | None
+    ranks: tuple[int, ...] | None
+    backend: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """Facts about one rank's file.
+
+    `untimed` counts device events without a usable time per (process, device); `truncated` means
+    that events are missing at the end, so every sum is a lower bound.
+    """
+
+    path: str
+    format: str
+    rank: int | None = None
+    rank_source: str | None = None  # distributedInfo | sidecar | file name
+    world_size: int | None = None
+    base_ns: int = 0
+    host: str | None = None
+    process: int = 0
+    backend: str | None = None
+    device_kind: str = "unknown"
+    device_names: dict[int, str] = field(default_factory=dict)
+    process_groups: tuple[ProcessGroup, ...] = ()
+    nccl_version: str | None = None
+    framework_version: str | None = None
+    events: int = 0
+    truncated: bool = False
+    damaged_device_events: int = 0
+    shapes_recorded: bool | None = None
+    untimed: dict[tuple[int, int], int] = field(default_factory=dict)
+    notices: tuple[Notice, ...] = ()
+    cycle: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What `inspect` says about a file without parsing it whole."""
+
+    format: str
+    rank: int | None = None
+    rank_source: str | None = None
+    world_size: int | None = None
+    host: str | None = None
+    backend: str | None = None
+    steps: tuple[int, ...] = ()
+    device_events: int | None = None
+    complete: bool = True
+    note: str | None = None
+
+
+def frame(columns: dict[str, str], data: dict[str, object] | None = None) -> pd.DataFrame:
+    """Build a table with exactly these columns and dtypes.
+
+    Args:
+        columns: Column name to dtype, one of the schemas above.
+        data: Arrays of one length; columns left out are filled with `NONE` or "".
+    """
+    given = data or {}
+    rows = max((len(values) for values in given.values()), default=0)  # type: ignore[arg-type]
+    return pd.DataFrame(
+        {name: _column(given.get(name), kind, rows) for name, kind in columns.items()},
+        index=pd.RangeIndex(rows),
+        copy=False,
+    )
+
+
+def _column(values: object, kind: str, rows: int) -> object:
+    if kind == INT:
+        return np.full(rows, NONE) if values is None else np.asarray(values, dtype=np.int64)
+    if kind == TEXT:
+        return pd.Series(values if values is not None else [""] * rows, dtype=object)
+    if isinstance(values, pd.Categorical):
+        return values
+    return pd.Categorical([""] * rows if values is None else values)  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrace:
+    """The evidence of one rank and cycle.
+
+    Attributes:
+        info: Facts.
+        device_events: `DEVICE_EVENTS`, sorted by start; only events with usable times.
+        communications: `COMMUNICATIONS`, one row per recorded operation.
+        marks: `MARKS`, named host ranges.
+        host_calls: `HOST_CALLS`, runtime calls and the operators worth keeping.
+        operators: `OPERATORS`, per thread the union of operator time (collectives left out).
+    """
+
+    info: RankInfo
+    device_events: pd.DataFrame = field(default_factory=lambda: frame(DEVICE_EVENTS))
+    communications: pd.DataFrame = field(default_factory=lambda: frame(COMMUNICATIONS))
+    marks: pd.DataFrame = field(default_factory=lambda: frame(MARKS))
+    host_calls: pd.DataFrame = field(default_factory=lambda: frame(HOST_CALLS))
+    operators: pd.DataFrame = field(default_factory=lambda: frame(OPERATORS))
+
+    def with_info(self, **changes: object) -> RankTrace:
+        """Return a copy with some facts replaced."""
+        info = dataclasses.replace(self.info, **changes)  # type: ignore[arg-type]
+        return dataclasses.replace(self, info=info)
+
+    def validate(self) -> None:
+        """Check columns, dtypes and times; for parser authors and tests.
+
+        Raises:
+            ValueError: Naming the table and the column.
+        """
+        for name, columns in _TABLES.items():
+            _validate_table(name, getattr(self, name), columns)
+        starts = self.device_events["start"].to_numpy()
+        if np.any(np.diff(starts) < 0):
+            raise ValueError("device_events: not sorted by start")
+        event = self.communications["event"].to_numpy()
+        if np.any((event != NONE) & ((event < 0) | (event >= len(self.device_events)))):
+            raise ValueError("communications: column event points outside device_events")
+
+
+_TABLES = {
+    "device_events": DEVICE_EVENTS,
+    "communications": COMMUNICATIONS,
+    "marks": MARKS,
+    "host_calls": HOST_CALLS,
+    "operators": OPERATORS,
+}
+
+
+def _validate_table(name: str, table: pd.DataFrame, columns: dict[str, str]) -> None:
+    if list(table.columns) != list(columns):
+        raise ValueError(f"{name}: columns {list(table.columns)}, expected {list(columns)}")
+    for column, kind in columns.items():
+        if kind != TEXT and str(table[column].dtype) != kind:
+            raise ValueError(f"{name}: column {column} is {table[column].dtype}, not {kind}")
+    if np.any(table["end"].to_numpy() < table["start"].to_numpy()):
+        raise ValueError(f"{name}: an event ends before it starts")

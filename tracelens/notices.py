@@ -1,0 +1,141 @@
+"""Every notice TraceLens can give: code, level and message in one place.
+
+A notice names the file or rank, what was found, how many, and what it does to the numbers. Each
+code has its section in docs/messages.md; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracelens.model.result import Level, Notice
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeKind:
+    """One kind of notice; the template's fields are given to `notice` by name."""
+
+    level: Level
+    template: str
+
+
+NOTICES: dict[str, NoticeKind] = {
+    "truncated-file": NoticeKind(
+        "warning",
+        "the file ends early ({where}); what was read is kept, sums of rank {who} are lower bounds",
+    ),
+    "damaged-events": NoticeKind(
+        "warning",
+        "{count} events are not valid JSON, the first at byte {where}: {repaired} repaired, "
+        "{skipped} skipped; {device}",
+    ),
+    "trailing-bytes": NoticeKind(
+        "info", "{count} bytes after the end of the compressed data were ignored; no number changes"
+    ),
+    "untimed-events": NoticeKind(
+        "warning",
+        "{count} device events have no usable time ({reasons}); they are counted, but in no sum",
+    ),
+    "impossible-duration": NoticeKind(
+        "warning",
+        "{count} device events run past the next one on their stream by more than their own "
+        "window allows; times of rank {who} may be too large",
+    ),
+    "skipped-file": NoticeKind("info", "left out: {reason}"),
+    "unreadable-file": NoticeKind("warning", "could not be read: {reason}; its rank is missing"),
+    "rank-unknown": NoticeKind(
+        "warning", "says no rank, neither inside nor in its name; it is shown as rank {rank}"
+    ),
+    "duplicate-rank": NoticeKind(
+        "warning",
+        "rank {rank} is in {count} files that are no cycles of one process ({names}); "
+        "{kept} is analysed, the others are left out",
+    ),
+    "missing-ranks": NoticeKind(
+        "warning",
+        "{count} of {world} ranks have no trace ({ranks}); means are over the ranks that are there",
+    ),
+    "world-size-conflict": NoticeKind(
+        "warning", "the files disagree on the world size ({sizes}); {chosen} is used"
+    ),
+    "no-steps": NoticeKind(
+        "warning",
+        "no step marks (ProfilerStep#N or a repeating range): the whole trace is one window, "
+        "so there are no per-step numbers; call `prof.step()` once per optimizer step",
+    ),
+    "before-first-step": NoticeKind(
+        "info",
+        "{count} device events were launched before the first profiled step (while the device "
+        "lagged behind the host); they are in the totals, not in any step",
+    ),
+    "incomplete-steps": NoticeKind(
+        "warning",
+        "{count} steps lack device records or are cut; they stay out of means and of the "
+        "comparison with theory",
+    ),
+    "first-step-slow": NoticeKind(
+        "info",
+        "the first profiled step takes more than 1.2 x the median (warm-up, lazy set-up); it is "
+        "shown, but left out of means",
+    ),
+    "lost-device-records": NoticeKind(
+        "warning",
+        "{count} launches have no device record (the profiler's buffer was full, or it stopped "
+        "too early); sums of rank {who} are lower bounds",
+    ),
+    "bytes-unknown": NoticeKind(
+        "warning",
+        "the size of {count} of {calls} collective calls is unknown ({why}); no ratio to theory "
+        "is complete without them",
+    ),
+    "group-unknown": NoticeKind(
+        "info",
+        "the process group of {count} calls is not recorded; it was taken from {how}",
+    ),
+    "cpu-run": NoticeKind(
+        "info",
+        "CPU run: no device events, so compute is operator time of the threads and "
+        "communication is the backend's own ranges; times depend on how busy the host was",
+    ),
+    "no-device-events": NoticeKind(
+        "warning", "no device event and no collective was recorded; there is nothing to attribute"
+    ),
+    "several-devices": NoticeKind(
+        "info", "one process drives {count} devices; each is a timeline of its own"
+    ),
+    "cuda-graphs": NoticeKind(
+        "info",
+        "{count} kernels ran inside CUDA graphs: their collectives are recorded by name only, "
+        "sizes are unknown",
+    ),
+    "steps-differ": NoticeKind(
+        "warning", "the ranks recorded different steps ({steps}); per-step rows cover each rank's own"
+    ),
+    "mixed-formats": NoticeKind("info", "the files are of {count} formats: {formats}"),
+    "selected": NoticeKind("info", "only {what} was analysed, as asked for"),
+    "parameters-disagree": NoticeKind(
+        "warning",
+        "estimates of the number of parameters differ ({estimates}); {chosen} is used",
+    ),
+    "no-device-time": NoticeKind(
+        "info", "{count} recorded collectives of rank {who} have no device time; bytes are counted"
+    ),
+}
+
+
+def notice(
+    code: str,
+    *,
+    file: str | None = None,
+    rank: int | None = None,
+    count: int | None = None,
+    **values: object,
+) -> Notice:
+    """Build a notice from its template.
+
+    Raises:
+        KeyError: If the code or a field of the template is unknown (a bug, caught by tests).
+    """
+    kind = NOTICES[code]
+    fields = {"count": f"{count:,}" if count is not None else "", "rank": rank, **values}
+    return Notice(code, kind.level, kind.template.format(**fields), file, rank, count)

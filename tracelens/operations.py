@@ -1,0 +1,108 @@
+"""The vocabulary of collective operations, and what names say about them.
+
+A kernel's name is the weakest evidence: NCCL maps every all-gather algorithm to one name, RCCL all
+collectives to `ncclDevKernel_Generic`, and NCCL 2.12 named everything SendRecv (theory.md 4.4). So
+names are only asked after arguments, records and annotations.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+ALL_REDUCE = "all_reduce"
+REDUCE_SCATTER = "reduce_scatter"
+ALL_GATHER = "all_gather"
+ALL_TO_ALL = "all_to_all"
+BROADCAST = "broadcast"
+REDUCE = "reduce"
+GATHER = "gather"
+SCATTER = "scatter"
+SEND = "send"
+RECV = "recv"
+SEND_RECV = "send_recv"
+"""A kernel that sends and receives (batched p2p, or an all-to-all known by its kernel name only)."""
+BARRIER = "barrier"
+UNKNOWN = "unknown"
+
+OPERATIONS = (
+    ALL_REDUCE,
+    REDUCE_SCATTER,
+    ALL_GATHER,
+    ALL_TO_ALL,
+    BROADCAST,
+    REDUCE,
+    GATHER,
+    SCATTER,
+    SEND,
+    RECV,
+    SEND_RECV,
+    BARRIER,
+    UNKNOWN,
+)
+CODE = {name: code for code, name in enumerate(OPERATIONS)}
+
+# Order matters: "all_gather" contains "gather", "reduce_scatter" contains both its words.
+_WORDS = (
+    ("barrier", BARRIER),
+    ("allreduce", ALL_REDUCE),
+    ("reducescatter", REDUCE_SCATTER),
+    ("allgather", ALL_GATHER),
+    ("alltoall", ALL_TO_ALL),
+    ("broadcast", BROADCAST),
+    ("sendrecv", SEND_RECV),
+    ("gather", GATHER),
+    ("scatter", SCATTER),
+    ("reduce", REDUCE),
+    ("send", SEND),
+    ("recv", RECV),
+)
+
+NOT_OPERATIONS = frozenset({"wait", "init", "barrier", "end_coalescing", "start_coalescing"})
+"""Pseudo collectives of record_param_comms: they move nothing."""
+
+
+def canonical(name: str) -> str | None:
+    """Map a recorded collective name (`_allgather_base`, `nccl:all_to_all`) to its operation."""
+    squeezed = re.sub(r"[^a-z]", "", name.lower())
+    return next((operation for word, operation in _WORDS if word in squeezed), None)
+
+
+class Rule(NamedTuple):
+    """A user's rule: kernels whose name matches are this operation."""
+
+    pattern: re.Pattern[str]
+    operation: str
+
+
+class _Family(NamedTuple):
+    pattern: re.Pattern[str]
+    operation: str | None  # None: read the operation from the rest of the name
+
+
+_FAMILIES = (
+    _Family(re.compile(r"nccl(?:Dev)?Kernel_?Generic|nccl\w*_Generic"), UNKNOWN),
+    _Family(re.compile(r"^(?:void )?(?:nccl|rccl)(?:Sym|Dev|Symk|Kernel|[A-Z])", re.I), None),
+    _Family(re.compile(r"^oneRankReduce"), ALL_REDUCE),
+    _Family(re.compile(r"deep_ep::.*(?:dispatch|combine)"), ALL_TO_ALL),
+    _Family(re.compile(r"deep_ep::.*(?:notify|barrier|layout|pp_send_recv)"), UNKNOWN),
+    _Family(re.compile(r"^(?:void )?\w*nvshmem\w*|^(?:void )?allToAllV\w*", re.I), None),
+    _Family(re.compile(r"\bmultimem_(?:one_shot_)?(?:all_)?reduce\w*kernel"), ALL_REDUCE),
+    _Family(re.compile(r"\bmultimem_all_gather\w*kernel"), ALL_GATHER),
+    _Family(re.compile(r"\b(?:one|two)_shot_all_reduce\w*kernel"), ALL_REDUCE),
+    _Family(re.compile(r"symm_mem\w*::\w*reduce_scatter\w*kernel"), REDUCE_SCATTER),
+    _Family(re.compile(r"\bcross_device_reduce_[12]stage"), ALL_REDUCE),
+    _Family(re.compile(r"\bk?userbuffers_\w+"), None),
+    _Family(re.compile(r"\bmscclKernel_|\bmscclpp::"), None),
+    _Family(re.compile(r"^(?:void )?(?:hccl|ucc)[_:]\w*", re.I), None),
+)
+
+
+def of_kernel_name(name: str) -> str | None:
+    """Return the operation a kernel's name suggests; None if it is no communication kernel."""
+    for family in _FAMILIES:
+        if family.pattern.search(name):
+            if family.operation is not None:
+                return family.operation
+            return canonical(name.partition("(")[0]) or UNKNOWN
+    return None

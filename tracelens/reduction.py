@@ -1,0 +1,490 @@
+"""Reduce one rank's trace to what the cross-rank passes need.
+
+This is the parallel part: it runs in the process that parsed the file, and what it returns grows
+with the number of collectives and steps, never with the number of events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from tracelens import host_timeline, steps
+from tracelens.attribution import Timeline, Unions, exposed_per_event, partition, unions
+from tracelens.communication import COMMUNICATION, Operation, identify
+from tracelens.dtypes import item_size, standard_name
+from tracelens.groups import Group, Groups
+from tracelens.model.trace import NONE
+from tracelens.operations import ALL_TO_ALL, CODE, OPERATIONS
+from tracelens.theory.collectives import full_elements, message_factor, wire_factor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.intervals import Ints
+    from tracelens.model.result import Notice, Partition
+    from tracelens.model.trace import RankInfo, RankTrace
+    from tracelens.operations import Rule
+    from tracelens.steps import StepMarks
+
+TOP_KERNELS = 100
+CLASS_NAMES = ("compute", "communication", "copy")
+
+
+@dataclass(slots=True)
+class StepReduction:
+    """One step of one device."""
+
+    step: int
+    occurrence: int
+    complete: bool
+    period_ns: int
+    partition: Partition
+
+
+@dataclass(slots=True)
+class DeviceReduction:
+    """One device timeline, reduced."""
+
+    process: int
+    device: int
+    name: str | None
+    untimed: int
+    before_first_step: int
+    total: Partition
+    steps: list[StepReduction]
+
+
+@dataclass(slots=True)
+class RankReduction:
+    """What is left of one rank and cycle.
+
+    Attributes:
+        operations: One row per operation, see `_operation_row`.
+        operation_steps: Per (row of operations, step): time and exposed time in its window.
+        kernels: Per (name, class, op, step): count and total time.
+        mark_counts: Per (name, step): how often a named range starts in a step.
+        first_ns: Absolute time of the first event, for the report's date and cycle order.
+    """
+
+    info: RankInfo
+    devices: list[DeviceReduction]
+    groups: list[Group]
+    operations: pd.DataFrame
+    operation_steps: pd.DataFrame
+    kernels: pd.DataFrame
+    mark_counts: pd.DataFrame
+    step_source: str | None
+    first_ns: int
+    last_ns: int
+    guessed_groups: int = 0
+    without_device_time: int = 0
+    in_graphs: int = 0
+    lost: int = 0
+    notices: list[Notice] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which steps to look at (`--steps`), how to find them, and the user's kernel rules."""
+
+    first_step: int | None = None
+    last_step: int | None = None
+    step_pattern: str | None = None
+    rules: tuple[Rule, ...] = ()
+
+    def keeps(self, number: int) -> bool:
+        """Tell whether a step number is selected."""
+        low, high = self.first_step, self.last_step
+        return (low is None or number >= low) and (high is None or number <= high)
+
+
+@dataclass(slots=True)
+class _View:
+    """One device's events with their place in the whole rank's tables."""
+
+    process: int
+    device: int
+    rows: np.ndarray[Any, np.dtype[np.intp]]
+    timeline: Timeline
+    launch: Ints
+    owner: Ints
+
+
+def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankReduction:  # noqa: B008
+    """Reduce one trace."""
+    marks = _selected(steps.find(trace.marks, selection.step_pattern), selection)
+    if len(trace.device_events):
+        identified = identify(trace, selection.rules)
+        views = _device_views(trace, identified)
+        found = identified.operations
+        extra = {
+            "without_device_time": identified.without_device_time,
+            "in_graphs": identified.in_graphs,
+        }
+    else:
+        views, found = _host_view(trace)
+        extra = {}
+    return _Reducer(trace, marks, views, found).result(extra)
+
+
+def _selected(marks: StepMarks, selection: Selection) -> StepMarks:
+    keep = [i for i, number in enumerate(marks.number) if selection.keeps(number)]
+    if len(keep) == len(marks):
+        return marks
+    return marks._replace(
+        number=[marks.number[i] for i in keep],
+        occurrence=[marks.occurrence[i] for i in keep],
+        start=marks.start[keep],
+        end=marks.end[keep],
+    )
+
+
+def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
+    events = trace.device_events
+    keys = events[["process", "device"]].to_numpy()
+    start, end = events["start"].to_numpy(), events["end"].to_numpy()
+    kernel = np.asarray(events["kind"].astype(object)) == "kernel"
+    views = []
+    for process, device in np.unique(keys, axis=0):
+        rows = np.flatnonzero((keys[:, 0] == process) & (keys[:, 1] == device))
+        timeline = Timeline(
+            start[rows],
+            end[rows],
+            identified.event_class[rows],
+            identified.event_op[rows],
+            kernel[rows],
+        )
+        launch = events["launch"].to_numpy()[rows]
+        views.append(
+            _View(int(process), int(device), rows, timeline, launch, identified.owner[rows])
+        )
+    return views
+
+
+def _host_view(trace: RankTrace) -> tuple[list[_View], list[Operation]]:
+    host = host_timeline.build(trace)
+    none = np.zeros(len(host.start), bool)
+    timeline = Timeline(host.start, host.end, host.event_class, host.event_op, none)
+    owner = np.full(len(host.start), -1, np.int64)
+    for index, operation in enumerate(host.operations):
+        if operation.event is not None:
+            owner[operation.event] = index
+    rows = np.arange(len(host.start))
+    view = _View(trace.info.process, 0, rows, timeline, host.launch, owner)
+    return ([view] if len(host.start) else []), host.operations
+
+
+class _Reducer:
+    def __init__(
+        self, trace: RankTrace, marks: StepMarks, views: list[_View], found: list[Operation]
+    ) -> None:
+        self.trace, self.marks, self.views, self.found = trace, marks, views, found
+        self.is_host = not len(trace.device_events)
+        self.lost = _lost_launches(trace)
+        count = len(found)
+        self.step = np.full(count, steps.BEFORE)
+        self.time, self.exposed = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.start = np.full(count, NONE)
+        self.end = np.full(count, NONE)
+        self.per_step: list[pd.DataFrame] = []
+        self.kernels: list[pd.DataFrame] = []
+
+    def result(self, extra: dict[str, int]) -> RankReduction:
+        groups = Groups(self.trace.info)
+        self._launch_steps()
+        devices = [self._device(view) for view in self.views]
+        table, group_list = self._operation_table(groups)
+        base = self.trace.info.base_ns
+        first = min((int(v.timeline.start[0]) for v in self.views), default=0)
+        last = max((int(v.timeline.end.max()) for v in self.views), default=0)
+        return RankReduction(
+            info=self.trace.info,
+            devices=devices,
+            groups=group_list,
+            operations=table,
+            operation_steps=_join(self.per_step, ("row", "step", "time_ns", "exposed_ns")),
+            kernels=_top(_join(self.kernels, ("name", "class", "op", "step", "count", "total_ns"))),
+            mark_counts=_mark_counts(self.trace.marks, self.marks),
+            step_source=self.marks.source,
+            first_ns=base + first,
+            last_ns=base + last,
+            guessed_groups=groups.guessed,
+            lost=len(self.lost),
+            notices=list(self.trace.info.notices),
+            **extra,
+        )
+
+    def _launch_steps(self) -> None:
+        if len(self.marks):
+            launch = np.array([NONE if o.launch is None else o.launch for o in self.found], np.int64)
+            self.step = steps.launching_step(self.marks, launch)
+
+    def _device(self, view: _View) -> DeviceReduction:
+        timeline, parts = view.timeline, unions(view.timeline)
+        low, high = int(timeline.start[0]), int(timeline.end.max())
+        windows = self._windows(view)
+        step_of = windows.step_of if windows else np.full(len(timeline.start), steps.BEFORE)
+        self._operations_of(view, parts, low, high, step_of)
+        self._kernels_of(view, step_of)
+        info = self.trace.info
+        key = (view.process, view.device)
+        total = partition(timeline, parts, low, high, launches_without_record=len(self.lost))
+        reductions = []
+        if windows is not None:
+            self._per_step(view, parts, windows)
+            reductions = self._steps(timeline, parts, windows)
+        return DeviceReduction(
+            process=view.process,
+            device=view.device,
+            name=info.device_names.get(view.device),
+            untimed=info.untimed.get(key, 0),
+            before_first_step=int((step_of == steps.BEFORE).sum()) if windows else 0,
+            total=total,
+            steps=reductions,
+        )
+
+    def _windows(self, view: _View) -> steps.Windows | None:
+        if not len(self.marks):
+            return None
+        timeline = view.timeline
+        if self.is_host:
+            return steps.host_windows(self.marks, timeline.start, view.launch)
+        return steps.device_windows(self.marks, timeline.start, timeline.end, view.launch)
+
+    def _steps(self, timeline: Timeline, parts: Unions, windows: steps.Windows) -> list[StepReduction]:
+        lost_in = steps.launching_step(self.marks, self.lost)
+        lost_per_step = [int((lost_in == index).sum()) for index in range(len(self.marks))]
+        periods = np.append(np.diff(self.marks.start), self.marks.end[-1] - self.marks.start[-1])
+        # The next step can be far away when steps were selected or a cycle ended.
+        periods = np.minimum(periods, 2 * (self.marks.end - self.marks.start))
+        result = []
+        for index, number in enumerate(self.marks.number):
+            low, high = int(windows.low[index]), int(windows.high[index])
+            cut = partition(
+                timeline, parts, low, high, launches_without_record=lost_per_step[index]
+            )
+            complete = high > low and not lost_per_step[index] and not self._cut_here(index)
+            occurrence = self.marks.occurrence[index]
+            result.append(StepReduction(number, occurrence, complete, int(periods[index]), cut))
+        return result
+
+    def _cut_here(self, index: int) -> bool:
+        """Tell whether a file that ends early may lack events of this step."""
+        info = self.trace.info
+        if info.damaged_device_events:
+            return True
+        return info.truncated and (self.is_host or index == len(self.marks) - 1)
+
+    def _operations_of(
+        self, view: _View, parts: Unions, low: int, high: int, step_of: Ints
+    ) -> None:
+        """Add each communication event's time to the operation it carries."""
+        rows = parts.rows
+        owner = view.owner[rows]
+        keep = owner >= 0
+        owner, rows = owner[keep], rows[keep]
+        timeline = view.timeline
+        np.add.at(self.time, owner, timeline.end[rows] - timeline.start[rows])
+        np.add.at(self.exposed, owner, exposed_per_event(parts, low, high)[keep])
+        first = owner[::-1]  # the earliest event of an operation wins
+        self.start[first] = timeline.start[rows][::-1]
+        self.end[owner] = timeline.end[rows]
+        unlaunched = np.array([self.found[i].launch is None for i in first], bool)
+        self.step[first[unlaunched]] = step_of[rows][::-1][unlaunched]
+
+    def _per_step(self, view: _View, parts: Unions, windows: steps.Windows) -> None:
+        owner = view.owner[parts.rows]
+        start, end = view.timeline.start[parts.rows], view.timeline.end[parts.rows]
+        for index in range(len(self.marks)):
+            low, high = int(windows.low[index]), int(windows.high[index])
+            exposed = exposed_per_event(parts, low, high)
+            time = np.clip(end, low, high) - np.clip(start, low, high)
+            keep = (time > 0) & (owner >= 0)
+            self.per_step.append(
+                pd.DataFrame(
+                    {
+                        "row": owner[keep],
+                        "step": index,
+                        "time_ns": time[keep],
+                        "exposed_ns": exposed[keep],
+                    }
+                )
+            )
+
+    def _kernels_of(self, view: _View, step_of: Ints) -> None:
+        if self.is_host:
+            names: Any = np.where(view.owner >= 0, "backend range", "")
+            rows = np.flatnonzero(view.owner >= 0)
+            text = [f"{_backend(self.trace)}:{OPERATIONS[c]}" for c in view.timeline.event_op[rows]]
+            names = np.array(text, object)
+        else:
+            rows = np.arange(len(view.rows))
+            names = self.trace.device_events["name"].array[view.rows]
+        timeline = view.timeline
+        frame = pd.DataFrame(
+            {
+                "name": names,
+                "class": timeline.event_class[rows],
+                "op": timeline.event_op[rows],
+                "step": step_of[rows],
+                "total_ns": timeline.end[rows] - timeline.start[rows],
+            }
+        )
+        grouped = frame.groupby(["name", "class", "op", "step"], observed=True, sort=True)
+        summed = grouped["total_ns"].agg(["size", "sum"]).reset_index()
+        summed.columns = pd.Index(["name", "class", "op", "step", "count", "total_ns"])
+        summed["name"] = summed["name"].astype(object)
+        self.kernels.append(summed)
+
+    def _operation_table(self, groups: Groups) -> tuple[pd.DataFrame, list[Group]]:
+        index: dict[tuple[object, ...], int] = {}
+        group_list: list[Group] = []
+        rows = []
+        for operation in self.found:
+            group = groups.of(operation)
+            place = index.setdefault((*group.key, group.name), len(group_list))
+            if place == len(group_list):
+                group_list.append(group)
+            rows.append(_operation_row(operation, group, place, self.trace.info.rank))
+        table = pd.DataFrame(rows, columns=list(_ROW_COLUMNS))
+        for name, values in (
+            ("step", self.step),
+            ("time_ns", self.time),
+            ("exposed_ns", self.exposed),
+            ("start", self.start),
+            ("end", self.end),
+        ):
+            table[name] = values
+        return table, group_list
+
+
+_ROW_COLUMNS = (
+    "op",
+    "group",
+    "dtype",
+    "elements",
+    "in_elems",
+    "out_elems",
+    "message_elements",
+    "message_bytes",
+    "wire_bytes",
+    "launch",
+    "source",
+    "functional",
+    "mark",
+    "tensors",
+    "peer",
+    "seq",
+)
+
+
+def _operation_row(operation: Operation, group: Group, place: int, rank: int | None) -> tuple[Any, ...]:
+    """Return an operation's sizes in both conventions; `NONE` is unknown."""
+    size = operation.group_size if operation.group_size is not None else group.size
+    elements = full_elements(operation.op, operation.in_elems, operation.out_elems, size)
+    bytes_each = item_size(operation.dtype)
+    factor = message_factor(operation.op)
+    message = None if elements is None else factor * elements
+    wire = _wire_elements(operation, elements, size, group, rank)
+    return (
+        CODE[operation.op],
+        place,
+        standard_name(operation.dtype) or "",
+        _or_none(elements),
+        _or_none(operation.in_elems),
+        _or_none(operation.out_elems),
+        _or_none(message),
+        _scaled(message, bytes_each),
+        _scaled(wire, bytes_each),
+        _or_none(operation.launch),
+        operation.source,
+        operation.functional,
+        operation.mark,
+        _or_none(operation.tensors),
+        _or_none(operation.peer if operation.peer is not None else operation.root),
+        _or_none(operation.seq),
+    )
+
+
+def _or_none(value: int | None) -> int:
+    return NONE if value is None else value
+
+
+def _scaled(elements: float | None, bytes_each: int | None) -> int:
+    if elements is None or (bytes_each is None and elements):
+        return NONE
+    return round(elements * (bytes_each or 0))
+
+
+def _wire_elements(
+    operation: Operation, elements: int | None, size: int | None, group: Group, rank: int | None
+) -> float | None:
+    if elements is None:
+        return None
+    if operation.op == ALL_TO_ALL and (own := _own_split(operation, group, rank)) is not None:
+        return elements - own
+    factor = wire_factor(operation.op, size)
+    return None if factor is None else factor * elements
+
+
+def _own_split(operation: Operation, group: Group, rank: int | None) -> float | None:
+    """Return the elements of an all-to-all-v that stay on the rank itself."""
+    if not operation.in_splits or "..." in operation.in_splits or operation.in_elems is None:
+        return None
+    splits = [int(part) for part in operation.in_splits.strip("[] ").split(",") if part.strip()]
+    if group.ranks is None or rank not in group.ranks or len(splits) != len(group.ranks):
+        return None
+    total = sum(splits)
+    # Splits count rows of the first dimension, the operation elements.
+    return operation.in_elems * splits[group.ranks.index(rank)] / total if total else None
+
+
+def _lost_launches(trace: RankTrace) -> Ints:
+    """Return the times of launches whose kernel or copy has no record on the device.
+
+    A memset may be folded away by the driver, so a missing one says nothing. Untimed events have a
+    record; the parser marks their launches.
+    """
+    calls = trace.host_calls
+    kinds = np.asarray(calls["kind"].astype(object))
+    correlation = calls["correlation"].to_numpy()
+    launches = (kinds == "launch") & (correlation != NONE) & (correlation != 0)
+    memset = [code for code, name in enumerate(calls["name"].cat.categories) if "emset" in str(name)]
+    launches &= ~np.isin(calls["name"].cat.codes.to_numpy(), memset)
+    if not len(trace.device_events) and not trace.info.truncated:
+        return np.empty(0, np.int64)  # a CPU-only profile has no device records at all
+    lost = launches & ~np.isin(correlation, trace.device_events["correlation"].to_numpy())
+    return calls["start"].to_numpy()[lost]
+
+
+def _backend(trace: RankTrace) -> str:
+    return trace.info.backend or "backend"
+
+
+def _join(parts: Sequence[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:
+    whole = [part for part in parts if len(part)]
+    return pd.concat(whole, ignore_index=True) if whole else pd.DataFrame(columns=list(columns))
+
+
+def _top(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Keep the names with the longest totals: the report shows no more."""
+    if not len(kernels):
+        return kernels
+    totals = kernels.groupby("name", sort=False)["total_ns"].sum().sort_values(kind="stable")
+    return kernels[kernels["name"].isin(totals.index[-TOP_KERNELS:])].reset_index(drop=True)
+
+
+def _mark_counts(marks: pd.DataFrame, step_marks: StepMarks) -> pd.DataFrame:
+    if not len(step_marks) or not len(marks):
+        return pd.DataFrame({"name": [], "step": [], "count": []})
+    step = steps.launching_step(step_marks, marks["start"].to_numpy())
+    frame = pd.DataFrame({"name": marks["name"].astype(object), "step": step})
+    counted = frame.groupby(["name", "step"], sort=True).size().reset_index(name="count")
+    return counted[counted["step"] >= 0].reset_index(drop=True)
+
+
+assert CLASS_NAMES[COMMUNICATION] == "communication"

@@ -1,0 +1,172 @@
+"""Find the steps of a trace and cut the device's time into them (docs/attribution.md, Steps).
+
+Host marks say when a step was *launched*; the device runs later. Calls and bytes go to the step
+that launched them, time is cut by device windows, so that sums close and no tail is lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tracelens.model.trace import NONE
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from tracelens.intervals import Ints
+
+BEFORE = -1
+AFTER = -2
+
+_PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)$")
+_NUMBERED = re.compile(
+    r"^(?:global[_ -]?|train(?:ing)?[_ -]?)?(?:iteration|iter|step|batch)[_ #:=-]*(\d+)$", re.I
+)
+_REPEATED = re.compile(
+    r"^(?:##\s*)?(?:train(?:ing)?[_ -]?step|train[_ -]?iteration|iteration|step|"
+    r"\[pl\]\[profile\]run_training_batch)(?:\s*##)?$",
+    re.IGNORECASE,
+)
+
+
+class StepMarks(NamedTuple):
+    """Host ranges of the steps in time order; `occurrence` counts repeats of a number."""
+
+    number: list[int]
+    occurrence: list[int]
+    start: Ints
+    end: Ints
+    source: str | None
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+
+def find(marks: pd.DataFrame, pattern: str | None = None) -> StepMarks:
+    """Find the steps among a trace's marks.
+
+    Args:
+        marks: The table `marks` of a RankTrace.
+        pattern: A user's regular expression; its first group, if any, is the step's number.
+
+    Returns:
+        ProfilerStep#N if there are any, else numbered ranges, else a repeating one, else none.
+    """
+    if pattern is not None:
+        return _matching(marks, re.compile(pattern), "pattern")
+    for regex, source in ((_PROFILER_STEP, "ProfilerStep"), (_NUMBERED, "range")):
+        found = _matching(marks, regex, source)
+        if len(found):
+            return found
+    found = _matching(marks, _REPEATED, "range")
+    return found if len(found) > 1 else _none()
+
+
+def _none() -> StepMarks:
+    return StepMarks([], [], np.empty(0, np.int64), np.empty(0, np.int64), None)
+
+
+def _matching(marks: pd.DataFrame, regex: re.Pattern[str], source: str) -> StepMarks:
+    names = marks["name"].cat
+    numbers = [_number(regex, str(name)) for name in names.categories]
+    codes = names.codes.to_numpy()
+    rows = np.flatnonzero([numbers[code] is not None for code in codes])
+    rows = rows[np.argsort(marks["start"].to_numpy()[rows], kind="stable")]
+    rows = _outermost(rows, marks["start"].to_numpy(), marks["end"].to_numpy())
+    if not len(rows):
+        return _none()
+    found = [numbers[codes[row]] for row in rows]
+    number = [row if value == NONE else int(value or 0) for row, value in enumerate(found)]
+    seen: Counter[int] = Counter()
+    occurrence = []
+    for value in number:
+        occurrence.append(seen[value])
+        seen[value] += 1
+    start, end = marks["start"].to_numpy()[rows], marks["end"].to_numpy()[rows]
+    return StepMarks(number, occurrence, start, end, source)
+
+
+def _number(regex: re.Pattern[str], name: str) -> int | None:
+    match = regex.search(name)
+    if match is None:
+        return None
+    digits = match.group(1) if regex.groups else None
+    return int(digits) if digits and digits.isdecimal() else NONE
+
+
+def _outermost(rows: NDArray[np.int64], start: Ints, end: Ints) -> NDArray[np.int64]:
+    """Drop marks nested in an earlier one (the same range recorded by two tools)."""
+    kept: list[int] = []
+    reach = NONE
+    for row in rows:
+        if start[row] >= reach and end[row] > start[row]:
+            kept.append(int(row))
+            reach = end[row]
+    return np.array(kept, np.int64)
+
+
+class Windows(NamedTuple):
+    """Device windows of the steps, and the launching step of every event."""
+
+    low: Ints
+    high: Ints
+    step_of: NDArray[np.int64]
+
+
+def launching_step(marks: StepMarks, launch: Ints) -> NDArray[np.int64]:
+    """Return the step that launched each event; `BEFORE` and `AFTER` the marks.
+
+    Work launched between two marks belongs to the earlier one. Unknown launches give `BEFORE`.
+    """
+    index = np.searchsorted(marks.start, launch, side="right") - 1
+    last = len(marks) - 1
+    after = (index == last) & (launch >= marks.end[last])
+    return np.where(after, AFTER, np.where(launch == NONE, BEFORE, index))
+
+
+def device_windows(marks: StepMarks, start: Ints, end: Ints, launch: Ints) -> Windows:
+    """Cut one device's time into the steps' windows.
+
+    Args:
+        marks: The steps; at least one.
+        start: Start of each device event, ascending.
+        end: End of each device event.
+        launch: Host time of the launching call, or `NONE`.
+    """
+    step_of = launching_step(marks, launch)
+    linked = launch != NONE
+    low = np.full(len(marks), np.iinfo(np.int64).max)
+    inside = step_of >= 0
+    np.minimum.at(low, step_of[inside], start[inside])
+    high_of_last = _last_end(marks, low, end, step_of)
+    # A step that launched nothing has an empty window where the next one begins.
+    low = np.minimum.accumulate(np.append(low, high_of_last)[::-1])[::-1]
+    windows_low, windows_high = low[:-1], low[1:]
+    first_linked = start[linked].min() if linked.any() else np.iinfo(np.int64).max
+    unlinked = ~linked
+    by_window = np.searchsorted(windows_low, start[unlinked], side="right") - 1
+    by_window = np.where(start[unlinked] >= high_of_last, AFTER, by_window)
+    step_of[unlinked] = np.where(start[unlinked] < first_linked, BEFORE, by_window)
+    return Windows(windows_low, windows_high, step_of)
+
+
+def _last_end(marks: StepMarks, low: Ints, end: Ints, step_of: NDArray[np.int64]) -> int:
+    """End of the last window: its last event's end, or the host's end plus the launch lag."""
+    last = len(marks) - 1
+    mine = end[step_of == last]
+    if not len(mine):
+        started = low[low < np.iinfo(np.int64).max]
+        return int(max(end.max() if len(end) else 0, started.max() if len(started) else 0))
+    lag = int(low[last] - marks.start[last])
+    return int(max(mine.max(), marks.end[last] + lag))
+
+
+def host_windows(marks: StepMarks, start: Ints, launch: Ints) -> Windows:
+    """Cut host time into steps: on a CPU run a step's window is its own mark."""
+    step_of = launching_step(marks, np.where(launch == NONE, start, launch))
+    return Windows(marks.start, marks.end, step_of)

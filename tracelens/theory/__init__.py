@@ -1,0 +1,1 @@
+"""Formulas with their sources: pure functions that see neither traces nor results."""
