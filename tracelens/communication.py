@@ -50,6 +50,7 @@ class Operation:
     peer: int | None = None
     seq: int | None = None
     tensors: int | None = None
+    dimensions: int | None = None
     functional: bool = False
     mark: str = ""  # the innermost named range around it, e.g. "FSDP::all_gather (layers.0)"
 
@@ -138,7 +139,7 @@ class Evidence:
     def build(self, rows: Sequence[int], op: str, source: str) -> Operation:
         """Merge rows, strongest first, into one operation."""
         merged: dict[str, Any] = {}
-        for column in ("in_elems", "out_elems", "root", "peer", "seq", "tensors", "group_size"):
+        for column in _NUMBERS:
             merged[column] = self._first(column, rows)
         for column in ("dtype", "group_name", "group_description", "group_ranks", "in_splits"):
             merged[column] = next((v for row in rows if (v := self.columns[column][row])), "")
@@ -335,3 +336,13 @@ class _Linker:
 
 
 _P2P = (operations.SEND, operations.RECV)
+_NUMBERS = (
+    "in_elems",
+    "out_elems",
+    "root",
+    "peer",
+    "seq",
+    "tensors",
+    "dimensions",
+    "group_size",
+)

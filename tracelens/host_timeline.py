@@ -136,13 +136,28 @@ def _take(
     at = int(evidence.columns["start"][row])
     sizes = {int(evidence.columns[name][row]) for name in ("in_elems", "out_elems")}
     for annotated in _ANNOTATED_AS.get(op, (op,)):
-        for size in sorted(sizes, reverse=True):
-            queue = waiting.get((annotated, size))
-            while queue:
-                candidate = queue.popleft()
-                if evidence.columns["start"][candidate] >= at:
-                    return candidate
+        keys = [(annotated, size) for size in sorted(sizes, reverse=True)]
+        if sizes == {NONE}:  # shapes of tensor lists were not recorded before torch 2.2
+            keys = [key for key in waiting if key[0] == annotated]
+        if (found := _earliest(evidence, waiting, keys, at)) is not None:
+            return found
     return None
+
+
+def _earliest(
+    evidence: Evidence,
+    waiting: dict[tuple[str, int], deque[int]],
+    keys: list[tuple[str, int]],
+    at: int,
+) -> int | None:
+    """Take the earliest waiting range of some keys that starts after an instant."""
+    start = evidence.columns["start"]
+    queues = [waiting[key] for key in keys if key in waiting]
+    for queue in queues:
+        while queue and start[queue[0]] < at:
+            queue.popleft()  # launched before this operator, so none after it can want it
+    ready = [queue for queue in queues if queue]
+    return min(ready, key=lambda queue: start[queue[0]]).popleft() if ready else None
 
 
 def _timeline(

@@ -36,11 +36,6 @@ NOTICES: dict[str, NoticeKind] = {
         "warning",
         "{count} device events have no usable time ({reasons}); they are counted, but in no sum",
     ),
-    "impossible-duration": NoticeKind(
-        "warning",
-        "{count} device events run past the next one on their stream by more than their own "
-        "window allows; times of rank {who} may be too large",
-    ),
     "skipped-file": NoticeKind("info", "left out: {reason}"),
     "unreadable-file": NoticeKind("warning", "could not be read: {reason}; its rank is missing"),
     "rank-unknown": NoticeKind(
@@ -48,8 +43,8 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "duplicate-rank": NoticeKind(
         "warning",
-        "rank {rank} is in {count} files that are no cycles of one process ({names}); "
-        "{kept} is analysed, the others are left out",
+        "rank {rank} is in {count} files that are no cycles of one process ({names}); they are "
+        "shown apart, and only {kept} is in the means",
     ),
     "missing-ranks": NoticeKind(
         "warning",
@@ -88,9 +83,10 @@ NOTICES: dict[str, NoticeKind] = {
         "the size of {count} of {calls} collective calls is unknown ({why}); no ratio to theory "
         "is complete without them",
     ),
-    "group-unknown": NoticeKind(
+    "group-guessed": NoticeKind(
         "info",
-        "the process group of {count} calls is not recorded; it was taken from {how}",
+        "the process group of {count} calls is not recorded; it was concluded from size ratios "
+        "and from how they were called",
     ),
     "cpu-run": NoticeKind(
         "info",
@@ -111,14 +107,8 @@ NOTICES: dict[str, NoticeKind] = {
     "steps-differ": NoticeKind(
         "warning", "the ranks recorded different steps ({steps}); per-step rows cover each rank's own"
     ),
-    "mixed-formats": NoticeKind("info", "the files are of {count} formats: {formats}"),
-    "selected": NoticeKind("info", "only {what} was analysed, as asked for"),
-    "parameters-disagree": NoticeKind(
-        "warning",
-        "estimates of the number of parameters differ ({estimates}); {chosen} is used",
-    ),
     "no-device-time": NoticeKind(
-        "info", "{count} recorded collectives of rank {who} have no device time; bytes are counted"
+        "info", "{count} recorded collectives have no device time; their bytes are counted"
     ),
 }
 

@@ -376,7 +376,7 @@ _ROW_COLUMNS = (
     "source",
     "functional",
     "mark",
-    "tensors",
+    "dimensions",
     "peer",
     "seq",
 )
@@ -404,7 +404,7 @@ def _operation_row(operation: Operation, group: Group, place: int, rank: int | N
         operation.source,
         operation.functional,
         operation.mark,
-        _or_none(operation.tensors),
+        _or_none(operation.dimensions),
         _or_none(operation.peer if operation.peer is not None else operation.root),
         _or_none(operation.seq),
     )

@@ -109,6 +109,13 @@ def plugins(group: Group) -> tuple[Plugin, ...]:
 
 def _working(group: Group) -> list[Any]:
     found = [plugin.instance for plugin in plugins(group) if plugin.instance is not None]
+    broken = [f"{p.name} ({p.error})" for p in plugins(group) if p.error is not None]
+    if not found and broken:
+        raise PluginError(
+            f"every plugin of {group} is broken: {'; '.join(broken)}",
+            hint="`tracelens formats` lists them; install again",
+            slug="no-plugin",
+        )
     if not found:
         raise PluginError(
             f"no plugin is installed for {group}",

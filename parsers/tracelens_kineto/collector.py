@@ -247,7 +247,8 @@ class Collector:
             end=end[index],
             thread=integers(events[i].tid for i in rows),
             external_id=integers(_external(a) for a, _ in picked),
-            tensors=np.array([tensors for _, tensors in picked]),
+            tensors=np.array([sizes.tensors for _, sizes in picked]),
+            dimensions=np.array([sizes.dimensions for _, sizes in picked]),
             **_comm_columns([a for a, _ in picked]),
         )
 
@@ -282,6 +283,7 @@ class Collector:
             in_elems=np.array([size.in_elems for size in sizes]),
             out_elems=np.array([size.out_elems for size in sizes]),
             tensors=np.array([size.tensors for size in sizes]),
+            dimensions=np.array([size.dimensions for size in sizes]),
         )
 
     def _count_processes(self, events: list[Any]) -> None:
@@ -364,7 +366,7 @@ def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _with_shapes(name: str, args: OperatorArgs) -> tuple[OperatorArgs, int]:
+def _with_shapes(name: str, args: OperatorArgs) -> tuple[OperatorArgs, shapes.Sizes]:
     """Fill sizes from shapes where no named argument gives them."""
     if name == "record_param_comms":
         sizes = shapes.annotation_sizes(args.dims, args.types)
@@ -376,7 +378,7 @@ def _with_shapes(name: str, args: OperatorArgs) -> tuple[OperatorArgs, int]:
         args.dtype = args.dtype or sizes.dtype
     if name.rpartition("::")[2] in _NAMES_A_RANK and len(args.concrete) > 2:
         args.rank = args.concrete[2]
-    return args, sizes.tensors
+    return args, sizes
 
 
 def _graphs(args: list[KernelArgs]) -> NDArray[np.int64]:

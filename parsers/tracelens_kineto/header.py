@@ -121,7 +121,8 @@ def _devices(value: object) -> tuple[dict[int, str], bool]:
     amd = False
     for position, item in enumerate(_list(value)):
         if isinstance(item, dict):
-            names[_integer(item.get("id")) or position] = _text(item.get("name")) or "unknown"
+            number = _integer(item.get("id"))
+            names[position if number is None else number] = _text(item.get("name")) or "unknown"
             # Only HIP builds print warp size 64; their device names say AMD or nothing at all.
             amd = amd or item.get("warpSize") == 64 or "AMD" in str(item.get("name"))
     return names, amd

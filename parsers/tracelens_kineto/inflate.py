@@ -90,11 +90,3 @@ def _regroup(parts: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(waiting)
 
 
-def inflate_head(data: bytes, limit: int = 1 << 16) -> bytes:
-    """Inflate the beginning of a file if it is gzip; return at most `limit` bytes."""
-    if not data.startswith(GZIP_MAGIC):
-        return data[:limit]
-    try:
-        return bytes(_decompressobj(_GZIP_WINDOW).decompress(data, limit))
-    except _zlib_errors:
-        return b""

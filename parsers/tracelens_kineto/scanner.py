@@ -98,15 +98,14 @@ class Scan:
         """Decode a batch in which the array ends, or one that is damaged."""
         match = _TRAILING.search(str(error))
         if match is not None:
-            end = int(match[1])
+            end = int(match[1]) - 1  # msgspec counts bytes from 1
             try:
                 batch = self._fast(text[:end])
             except (msgspec.DecodeError, UnicodeDecodeError):
                 pass
             else:
-                # msgspec counts from the opening bracket that was put before the data.
                 self.closed = True
-                self.footer = data[end - 1 :]
+                self.footer = text[end:]
                 return batch
         return self._tolerant(data)
 

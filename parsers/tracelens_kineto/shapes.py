@@ -13,11 +13,12 @@ from tracelens.model.trace import NONE
 
 
 class Sizes(NamedTuple):
-    """Elements in and out of one operation, how many tensors, and the recorded dtype."""
+    """Elements in and out of one operation, its tensors' number and dimensions, and the dtype."""
 
     in_elems: int = NONE
     out_elems: int = NONE
     tensors: int = NONE
+    dimensions: int = NONE
     dtype: str = ""
 
 
@@ -54,7 +55,7 @@ def operator_sizes(name: str, dims: list[object], types: list[object]) -> Sizes:
     known = dims[source if source is not None else target or 0] if dims else []
     kind = types[source if source is not None else target or 0] if types else ""
     dtype = kind if isinstance(kind, str) and kind not in ("TensorList", "GenericList") else ""
-    return Sizes(in_elems, out_elems, _count(known), dtype)
+    return Sizes(in_elems, out_elems, _count(known), _dimensions(known), dtype)
 
 
 def annotation_sizes(dims: list[object], types: list[object]) -> Sizes:
@@ -65,7 +66,8 @@ def annotation_sizes(dims: list[object], types: list[object]) -> Sizes:
     elems = _argument(dims, 0)
     if dims and dims[0] == [] and dtype:
         elems = 1  # a scalar: no dimensions, but a dtype
-    return Sizes(elems, elems, _count(dims[0] if dims else []), dtype)
+    first = dims[0] if dims else []
+    return Sizes(elems, elems, _count(first), _dimensions(first), dtype)
 
 
 def _argument(dims: list[object], index: int | None) -> int:
@@ -88,6 +90,13 @@ def _count(dims: object) -> int:
     if isinstance(dims, list) and dims and isinstance(dims[0], list):
         return len(dims)
     return 1 if isinstance(dims, list) and dims else NONE
+
+
+def _dimensions(dims: object) -> int:
+    """Count the dimensions of a tensor, or of the first of a list."""
+    if not isinstance(dims, list) or not dims:
+        return NONE
+    return _dimensions(dims[0]) if isinstance(dims[0], list) else len(dims)
 
 
 def optimizer_elements(dims: list[object]) -> int:

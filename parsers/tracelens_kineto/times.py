@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tracelens.model.trace import NONE
 
 DOUBLE_LIMIT = float(1 << 43)
-_LARGEST_US = float(1 << 52)  # 2^52 us are 142 years: a larger time is no time
+_LARGEST_US = 1 << 52  # 2^52 us are 142 years: a larger time is no time
 
 
 def from_doubles(values: list[float]) -> NDArray[np.int64]:
@@ -32,17 +32,10 @@ def from_text(raw: bytes | memoryview) -> int:
     """Convert a JSON number (or a quoted one) in microseconds to nanoseconds, exactly."""
     text = bytes(raw).strip(b'" \t\r\n')
     try:
-        return int(text) * 1000
-    except ValueError:
-        return _from_decimal(text)
-
-
-def _from_decimal(text: bytes) -> int:
-    try:
         us = Decimal(text.decode("ascii", "replace"))
     except InvalidOperation:
         return NONE
-    if not us.is_finite() or abs(us) >= Decimal(1 << 52):
+    if not us.is_finite() or abs(us) >= _LARGEST_US:
         return NONE
     return int((us * 1000).to_integral_value())
 

@@ -29,7 +29,7 @@ _DEVICE_CATEGORY = re.compile(r'"cat"\s*:\s*"(?:kernel|gpu_mem(?:cpy|set))"', re
 
 # Floats stay text: a double would lose nanoseconds of absolute times. The decoders are lax.
 _DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_constant=lambda _: None)
-_CHECK = msgspec.json.Decoder(Event)
+_CHECK = msgspec.json.Decoder(Event, strict=False)  # a number as a string is no damage
 
 _TEXT_FIELD = r'"{}"\s*:\s*"((?:[^"\\]|\\.)*)"'
 _NUMBER_FIELD = r'"{}"\s*:\s*"?(-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)"?\s*[,}}\n]'

@@ -62,6 +62,7 @@ COMMUNICATIONS = {
     "peer": INT,  # global rank of the peer (send/recv)
     "seq": INT,
     "tensors": INT,  # how many tensors one list operation carries
+    "dimensions": INT,  # of the (first) tensor: a flat bucket has one, an activation more
 }
 
 MARKS = {"name": NAME, "start": INT, "end": INT, "thread": INT}

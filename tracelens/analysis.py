@@ -1,0 +1,299 @@
+"""Turn the reduced ranks of a run into the `Analysis` every report renders."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from tracelens import collectives, operations_table, parallelism, roles, traffic, verdict, volumes
+from tracelens.attribution import combine
+from tracelens.findings import find
+from tracelens.model import result
+from tracelens.model.trace import NONE
+from tracelens.notices import notice
+from tracelens.operations import BROADCAST, CODE, OPERATIONS
+from tracelens.reduction import CLASS_NAMES
+from tracelens.version import __version__
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.model.result import Notice
+    from tracelens.parallelism import Given, Inference
+    from tracelens.reduction import DeviceReduction
+    from tracelens.run import RankRun, Run
+
+_TOP = 30
+_EPOCH_2000_NS = 946_684_800 * 10**9
+
+
+def analyse(run: Run, source: result.Source, notices: list[Notice], given: Given) -> result.Analysis:
+    """Run the cross-rank passes and build the result.
+
+    Args:
+        run: The assembled ranks; at least one.
+        source: What was read.
+        notices: Notices of discovery and parsing.
+        given: The user's options.
+    """
+    table = operations_table.build(run)
+    pattern = traffic.observe(run, table)
+    found = parallelism.infer(pattern, given)
+    kinds = _final_kinds(pattern.kinds, table, found)
+    concluded = roles.conclude(table, kinds, found)
+    dims = roles.dimensions(table, concluded, given.dims)
+    combined = any(dims[name] > 1 for name in ("tp", "pp", "ep", "cp"))
+    compared = volumes.compare(table, kinds, found, given, combined=combined)
+    layout = _parallelism(found, dims, given, combined=combined)
+    ranks = [_rank(rank) for rank in run.ranks]
+    rows = collectives.collective_results(table, kinds)
+    facts = _facts(run)
+    hosts = {rank.rank: rank.cycles[0].info.host for rank in run.ranks}
+    return result.Analysis(
+        schema=result.SCHEMA,
+        tool=result.Tool("tracelens", __version__),
+        source=source,
+        run=facts,
+        summary=verdict.summarise(facts, ranks, compared, layout.parameters, rows),
+        budgets=[],
+        comparison=None,
+        notices=_sorted_notices([*notices, *run.notices, *_run_notices(run, rows, facts)]),
+        ranks=ranks,
+        groups=collectives.group_results(table, concluded, hosts),
+        collectives=rows,
+        parallelism=layout,
+        volumes=compared,
+        pipeline=None,
+        lateness=None,
+        stragglers=[],
+        findings=find(ranks, compared, found.framework),
+    )
+
+
+def _final_kinds(
+    kinds: pd.Series, table: operations_table.OperationsTable, found: Inference
+) -> pd.Series:
+    """Call broadcasts buffers unless the strategy sends parameters by them."""
+    if found.parameter_broadcasts:
+        return kinds
+    broadcast = (table.frame["op"] == CODE[BROADCAST]).to_numpy()
+    return kinds.mask(broadcast & (kinds == "parameters").to_numpy(), "other")
+
+
+def _rank(rank: RankRun) -> result.RankResult:
+    keys = sorted({(d.process, d.device) for cycle in rank.cycles for d in cycle.devices})
+    return result.RankResult(
+        rank=rank.rank,
+        files=[cycle.info.path for cycle in rank.cycles],
+        partial=rank.partial,
+        clock_offset_ns=None,
+        devices=[_device(rank, process, device) for process, device in keys],
+        top_kernels=_top_kernels(rank),
+        host=rank.cycles[0].info.host,
+    )
+
+
+def _device(rank: RankRun, process: int, device: int) -> result.DeviceResult:
+    parts: list[tuple[int, DeviceReduction]] = [
+        (number, d)
+        for number, cycle in enumerate(rank.cycles)
+        for d in cycle.devices
+        if (d.process, d.device) == (process, device)
+    ]
+    steps = [
+        result.StepResult(
+            step=s.step,
+            occurrence=s.occurrence,
+            complete=s.complete,
+            in_mean=rank.in_mean.get((number, index), False) and s.complete,
+            period_ns=s.period_ns,
+            partition=s.partition,
+        )
+        for number, d in parts
+        for index, s in enumerate(d.steps)
+    ]
+    chosen = [s.partition for s in steps if s.in_mean]
+    mean = combine(chosen, len(chosen))
+    total = combine([d.total for _, d in parts])
+    assert total is not None
+    return result.DeviceResult(
+        device=device,
+        process=process,
+        untimed_events=sum(d.untimed for _, d in parts),
+        before_first_step=sum(d.before_first_step for _, d in parts),
+        total=total,
+        mean_step=mean,
+        steps=steps,
+        breakdown=_breakdown(mean),
+        name=parts[0][1].name,
+    )
+
+
+def _breakdown(mean: result.Partition | None) -> result.Breakdown | None:
+    """Return the exclusive classes; waiting, transfer and bubble need several ranks' clocks."""
+    if mean is None:
+        return None
+    return result.Breakdown(
+        window_ns=mean.window_ns,
+        compute_ns=mean.compute_ns,
+        transfer_by_op_ns=None,
+        wait_ns=None,
+        exposed_unsplit_by_op_ns=mean.exposed_by_op_ns,
+        bubble_ns=None,
+        exposed_copy_ns=mean.exposed_copy_ns,
+        idle_host_ns=None,
+        idle_dependency_ns=None,
+        idle_unknown_ns=mean.idle_ns,
+    )
+
+
+def _top_kernels(rank: RankRun) -> list[result.KernelResult]:
+    totals: dict[tuple[str, int, int], list[int]] = {}
+    for number, cycle in enumerate(rank.cycles):
+        rows = cycle.kernels[["name", "class", "op", "step", "count", "total_ns"]]
+        for name, kind, op, step, count, total in rows.itertuples(index=False):
+            sums = totals.setdefault((str(name), int(kind), int(op)), [0, 0, 0])
+            sums[0] += int(count)
+            sums[1] += int(total)
+            sums[2] += int(total) if rank.in_mean.get((number, int(step)), False) else 0
+    steps = sum(rank.in_mean.values())
+    longest = sorted(totals.items(), key=lambda item: (-item[1][1], item[0]))[:_TOP]
+    return [
+        result.KernelResult(
+            name=name,
+            kernel_class=CLASS_NAMES[kind],
+            op=OPERATIONS[op] if op >= 0 else None,
+            count=count,
+            total_ns=total,
+            mean_ns=total / count,
+            mean_step_ns=round(in_steps / steps) if steps else None,
+        )
+        for (name, kind, op), (count, total, in_steps) in longest
+    ]
+
+
+def _facts(run: Run) -> result.RunFacts:
+    infos = [cycle.info for rank in run.ranks for cycle in rank.cycles]
+    first = run.counted[0]
+    steps = sorted({s.step for r in run.ranks for c in r.cycles for d in c.devices for s in d.steps})
+    started = min((c.first_ns for r in run.ranks for c in r.cycles if c.devices), default=0)
+    return result.RunFacts(
+        world_size=run.world_size,
+        ranks_present=sorted({rank.rank for rank in run.ranks}),
+        ranks_missing=run.missing,
+        ranks_partial=[rank.rank for rank in run.ranks if rank.partial],
+        ranks_duplicated=run.duplicated,
+        backend=_common([info.backend for info in infos]),
+        device_kind=_common([info.device_kind for info in infos]) or "unknown",
+        devices=sorted({d.name for r in run.ranks for c in r.cycles for d in c.devices if d.name}),
+        hosts=sorted({info.host for info in infos if info.host}),
+        nccl_version=_common([info.nccl_version for info in infos]),
+        steps=steps,
+        steps_complete=sum(first.complete(*key) for key in first.step_keys()),
+        step_source=first.cycles[0].step_source,
+        started=_date(started),
+        framework_version=_common([info.framework_version for info in infos]),
+    )
+
+
+def _common(values: list[str | None]) -> str | None:
+    said = Counter(value for value in values if value)
+    return said.most_common(1)[0][0] if said else None
+
+
+def _date(ns: int) -> str | None:
+    """Format an absolute time; a trace without a base time has none."""
+    if ns < _EPOCH_2000_NS:
+        return None
+    return datetime.fromtimestamp(ns // 10**9, UTC).isoformat()
+
+
+def _parallelism(
+    found: Inference, dims: dict[str, int], given: Given, *, combined: bool
+) -> result.Parallelism:
+    strategy, evidence = found.strategy, list(found.evidence)
+    if combined:
+        parts = [f"{name} {size}" for name, size in dims.items() if size > 1]
+        evidence.insert(0, f"groups of several kinds: {', '.join(parts)}")
+        kinds = [name for name, size in dims.items() if size > 1]
+        strategy = kinds[0] if len(kinds) == 1 else f"{len(kinds)}d"
+    source = "option" if given.dims or given.zero_stage is not None else "inferred"
+    count = given.parameters if combined else found.parameters
+    origin = "option" if given.parameters else ("inferred" if count is not None else None)
+    return result.Parallelism(
+        strategy=strategy,
+        framework=found.framework,
+        confidence=found.confidence if strategy == found.strategy else "medium",
+        source=source,
+        dims=dims,
+        gradient_accumulation=found.micro_batches,
+        evidence=evidence,
+        parameters=result.Parameters(
+            count, origin, found.parameters_confidence if count is not None else "unknown"
+        ),
+    )
+
+
+def _run_notices(
+    run: Run, rows: list[result.CollectiveResult], facts: result.RunFacts
+) -> list[Notice]:
+    found: list[Notice] = []
+    devices = [d for r in run.ranks for c in r.cycles for d in c.devices]
+    cycles = [c for r in run.ranks for c in r.cycles]
+    if facts.device_kind == "cpu" and any(c.devices for c in cycles):
+        found.append(notice("cpu-run"))
+    if not devices:
+        found.append(notice("no-device-events"))
+    elif not facts.steps:
+        found.append(notice("no-steps"))
+    if (early := sum(d.before_first_step for d in devices)) and facts.steps:
+        found.append(notice("before-first-step", count=early))
+    incomplete = sum(not s.complete for d in devices for s in d.steps)
+    if incomplete:
+        found.append(notice("incomplete-steps", count=incomplete))
+    found += _bytes_notices(run, rows)
+    found += _rank_notices(run)
+    return found
+
+
+def _bytes_notices(run: Run, rows: list[result.CollectiveResult]) -> list[Notice]:
+    calls = sum(c.calls * len(c.by_rank) for c in rows)
+    unknown = sum(c.calls_without_bytes * len(c.by_rank) for c in rows)
+    if not unknown:
+        return []
+    cycles = [cycle for rank in run.counted for cycle in rank.cycles]
+    unlaunched = sum(int((c.operations["launch"] == NONE).sum()) for c in cycles)
+    why = "no arguments or shapes were recorded; use record_shapes=True"
+    if unlaunched:
+        why = f"{unlaunched} were launched before the profiler started; {why}"
+    return [notice("bytes-unknown", count=round(unknown), calls=f"{round(calls):,}", why=why)]
+
+
+def _rank_notices(run: Run) -> list[Notice]:
+    found: list[Notice] = []
+    for rank in run.ranks:
+        devices = {(d.process, d.device) for cycle in rank.cycles for d in cycle.devices}
+        if len(devices) > 1:
+            found.append(notice("several-devices", rank=rank.rank, count=len(devices)))
+        if lost := sum(cycle.lost for cycle in rank.cycles):
+            found.append(notice("lost-device-records", rank=rank.rank, count=lost, who=rank.rank))
+    cycles = [cycle for rank in run.ranks for cycle in rank.cycles]
+    if guessed := sum(cycle.guessed_groups for cycle in cycles):
+        found.append(notice("group-guessed", count=guessed))
+    if without := sum(cycle.without_device_time for cycle in cycles):
+        found.append(notice("no-device-time", count=without))
+    if graphs := sum(cycle.in_graphs for cycle in cycles):
+        found.append(notice("cuda-graphs", count=graphs))
+    steps = {
+        tuple(s.step for c in r.cycles for d in c.devices[:1] for s in d.steps) for r in run.ranks
+    }
+    if len(steps) > 1:
+        text = "; ".join(", ".join(map(str, numbers)) or "none" for numbers in sorted(steps))
+        found.append(notice("steps-differ", steps=text))
+    return found
+
+
+def _sorted_notices(notices: list[Notice]) -> list[Notice]:
+    order = {"error": 0, "warning": 1, "info": 2}
+    return sorted(notices, key=lambda n: (order[n.level], n.code, n.rank or 0, n.file or ""))

@@ -1,0 +1,112 @@
+"""Write results: whole or not at all, never over a file the user did not offer."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tracelens.errors import OutputError
+
+if TYPE_CHECKING:
+    from tracelens.model.result import Analysis, Notice
+
+DEFAULT_FOLDER = Path("tracelens-report")
+STDOUT = "-"
+
+
+def check_targets(targets: list[Path], *, force: bool) -> None:
+    """Refuse to overwrite and catch unknown formats before anything is read.
+
+    Raises:
+        OutputError: If a target exists (without `-f`) or its folder does not.
+    """
+    from tracelens.registry import report_for
+
+    for target in targets:
+        if target.suffix.lower() != ".json":
+            report_for(target.suffix)
+        if target.is_dir():
+            raise OutputError(f"{target} is a folder", slug="cannot-write")
+        if target.exists() and not force:
+            raise OutputError(
+                f"{target} exists already", hint="add -f to overwrite it", slug="would-overwrite"
+            )
+        if not target.parent.is_dir():
+            raise OutputError(f"{target.parent}: no such folder", slug="cannot-write")
+
+
+def check_default_folder(*, force: bool) -> list[Path]:
+    """Return the default targets; the folder is refreshed only if TraceLens wrote it.
+
+    Raises:
+        OutputError: If something else is in the way.
+    """
+    targets = [DEFAULT_FOLDER / "report.html", DEFAULT_FOLDER / "analysis.json"]
+    if DEFAULT_FOLDER.exists() and not force and not _ours(targets[1]):
+        foreign = not DEFAULT_FOLDER.is_dir() or any(DEFAULT_FOLDER.iterdir())
+        if foreign:
+            raise OutputError(
+                f"{DEFAULT_FOLDER}/ exists and was not written by TraceLens",
+                hint="name a file with -o, or add -f",
+                slug="would-overwrite",
+            )
+    return targets
+
+
+def _ours(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return b'"tracelens/' in file.read(200)
+    except OSError:
+        return False
+
+
+def render(analysis: Analysis, suffix: str) -> bytes:
+    """Render an analysis in the format a suffix names."""
+    from tracelens.registry import report_for
+
+    if suffix.lower() == ".json":
+        return analysis.to_json().encode()
+    return report_for(suffix).render(analysis)
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file atomically: a failed run leaves the old one whole.
+
+    Raises:
+        OutputError: If it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise OutputError(f"{path}: {error.strerror or error}", slug="cannot-write") from error
+
+
+def say_written(path: Path, size: int) -> None:
+    """Tell on stderr what was written."""
+    shown = f"{size / 1e6:.3g} MB" if size >= 10**6 else f"{max(round(size / 1e3), 1)} kB"
+    click.echo(f"Wrote {path} ({shown})", err=True)
+
+
+def say_notices(notices: list[Notice], verbosity: int) -> None:
+    """Print notices on stderr, once each: warnings always, information with -v."""
+    from tracelens.reporting.words import visible
+
+    for one in notices:
+        if one.level == "info" and verbosity < 1:
+            continue
+        where = f"{one.file}: " if one.file else ""
+        click.echo(f"{one.level}: {visible(where + one.message)} [{one.code}]", err=True)

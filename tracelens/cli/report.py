@@ -1,0 +1,43 @@
+"""`tracelens report`: render a saved analysis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tracelens.cli.output import check_targets, render, say_written, write
+from tracelens.errors import InputError
+
+
+@click.command("report", short_help="Render a saved analysis.json.")
+@click.argument("saved", type=click.Path(path_type=Path), metavar="ANALYSIS.json")
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Write a report; the suffix chooses it (.html .md .json). May repeat.",
+)
+@click.option("-f", "--force", is_flag=True, help="Overwrite existing files.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+def command(saved: Path, outputs: tuple[Path, ...], *, force: bool, quiet: bool) -> None:
+    """Render a result that `tracelens analyze` saved; the traces are not needed."""
+    from tracelens.model.result import Analysis
+
+    check_targets(list(outputs), force=force)
+    try:
+        text = saved.read_bytes()
+    except OSError as error:
+        raise InputError(f"{saved}: {error.strerror or error}", slug="no-such-path") from error
+    try:
+        analysis = Analysis.from_json(text)
+    except InputError as error:
+        raise InputError(f"{saved}: {error.message}", hint=error.hint, slug=error.slug) from error
+    for target in outputs:
+        data = render(analysis, target.suffix)
+        write(target, data)
+        if not quiet:
+            say_written(target, len(data))

@@ -1,0 +1,132 @@
+"""Aggregate operations into the report's rows: one per group, operation, dtype and content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.model.result import CollectiveResult, GroupResult, RankVolume, StepBytes
+from tracelens.model.trace import NONE
+from tracelens.operations import OPERATIONS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.model.result import Confidence
+    from tracelens.operations_table import MergedGroup, OperationsTable
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Final roles of the groups: described, or concluded from the strategy."""
+
+    role: dict[int, str]
+    confidence: dict[int, Confidence]
+
+
+def group_results(
+    table: OperationsTable, roles: Roles, hosts: dict[int, str | None]
+) -> list[GroupResult]:
+    """List the groups that carried operations."""
+    return [
+        GroupResult(
+            id=f"g{group.index}",
+            names=sorted(group.names),
+            description=group.description,
+            role=roles.role[group.index],
+            role_confidence=roles.confidence[group.index],
+            size=group.size,
+            ranks=list(group.ranks) if group.ranks is not None else None,
+            nodes=_nodes(group, hosts),
+        )
+        for group in table.groups
+    ]
+
+
+def _nodes(group: MergedGroup, hosts: dict[int, str | None]) -> int | None:
+    """Count hosts, if every member's host is known."""
+    if group.ranks is None:
+        return None
+    names = {hosts.get(rank) for rank in group.ranks}
+    return None if None in names else len(names)
+
+
+def collective_results(table: OperationsTable, kinds: pd.Series) -> list[CollectiveResult]:
+    """Aggregate all operations; numbers are means per member rank that is present."""
+    frame = table.frame.assign(kind=kinds)
+    results = []
+    for (group, op, dtype, kind), rows in frame.groupby(["group", "op", "dtype", "kind"]):
+        merged = table.groups[int(group)]
+        results.append(_collective(table, merged, OPERATIONS[int(op)], str(dtype), str(kind), rows))
+    return sorted(results, key=lambda c: (-(c.exposed_ns or 0), -(c.time_ns or 0), c.group, c.op))
+
+
+def _collective(
+    table: OperationsTable, group: MergedGroup, op: str, dtype: str, kind: str, rows: pd.DataFrame
+) -> CollectiveResult:
+    members = _members(table, group, rows)
+    steps = sum(table.complete_steps[rank] for rank in members)
+    mean_steps = sum(table.mean_steps[rank] for rank in members)
+    complete = rows[rows["complete"].to_numpy(bool)]
+    timed = bool((rows["start"] != NONE).any())
+    unknown = int((rows["message_bytes"] == NONE).sum())
+    return CollectiveResult(
+        group=f"g{group.index}",
+        op=op,
+        dtype=dtype or None,
+        calls=len(rows) / len(members),
+        calls_without_bytes=unknown / len(members),
+        message_bytes=_mean(rows["message_bytes"], len(members)),
+        wire_bytes=_mean(rows["wire_bytes"], len(members)),
+        message_elements_per_step=_elements(complete, steps),
+        bytes_per_step=StepBytes(
+            _mean(complete["message_bytes"], steps), _mean(complete["wire_bytes"], steps)
+        ),
+        calls_per_step=len(complete) / steps if steps else None,
+        time_ns=_sum(rows["time_ns"], len(members)) if timed else None,
+        time_per_step_ns=_sum(rows["time_in_mean_ns"], mean_steps) if timed else None,
+        exposed_ns=_sum(rows["exposed_ns"], len(members)) if timed else None,
+        exposed_per_step_ns=_sum(rows["exposed_in_mean_ns"], mean_steps) if timed else None,
+        wait_ns=None,
+        transfer_ns=None,
+        busbw_gbps=None,
+        algbw_gbps=None,
+        alpha_us=None,
+        beta_gbps=None,
+        by_rank={rank: _of_rank(rows[rows["rank"] == rank]) for rank in members},
+        sources=sorted(set(rows["source"])),
+        kind=kind,
+    )
+
+
+def _members(table: OperationsTable, group: MergedGroup, rows: pd.DataFrame) -> list[int]:
+    calling = set(rows["rank"])
+    present = [rank for rank in table.complete_steps if group.ranks and rank in group.ranks]
+    return sorted(calling | set(present))
+
+
+def _of_rank(rows: pd.DataFrame) -> RankVolume:
+    return RankVolume(len(rows), _mean(rows["message_bytes"], 1), _mean(rows["wire_bytes"], 1))
+
+
+def _mean(values: pd.Series, divisor: int) -> int | None:
+    """Average what is known; None if nothing is (the unknown calls are counted beside it)."""
+    numbers = values.to_numpy(np.int64)
+    known = numbers[numbers != NONE]
+    if not divisor or (len(numbers) and not len(known)):
+        return None
+    return round(float(known.sum()) / divisor)
+
+
+def _elements(rows: pd.DataFrame, steps: int) -> float | None:
+    numbers = rows["message_elements"].to_numpy(np.int64)
+    known = numbers[numbers != NONE]
+    if not steps or (len(numbers) and not len(known)):
+        return None
+    return float(known.sum()) / steps
+
+
+def _sum(values: pd.Series, divisor: int) -> int | None:
+    return round(float(values.to_numpy(np.int64).sum()) / divisor) if divisor else None

@@ -1,0 +1,289 @@
+"""Read a run and reduce its ranks, one after the other or in parallel processes."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens.discovery import Candidate, discover
+from tracelens.errors import InputError, PluginError, TraceLensError
+from tracelens.model.result import SourceFile
+from tracelens.notices import notice
+from tracelens.parallelism import Given
+from tracelens.reduction import RankReduction, Selection, reduce_rank
+from tracelens.registry import parsers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tracelens.model.result import Analysis, Notice
+    from tracelens.model.trace import RankTrace
+    from tracelens.registry import Parser
+    from tracelens.run import Run
+
+_PARALLEL_FROM_BYTES = 8 << 20  # below, starting a process costs more than it saves
+_MEMORY_SHARE = 0.6
+_WORKER_BYTES = 700 << 20  # what parsing a large file takes (benchmarks/README.md)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What shapes the numbers of an analysis.
+
+    Attributes:
+        selection: Steps to look at, and kernel rules.
+        ranks: Ranks to look at, None for all.
+        given: Facts the user supplied.
+        workers: Processes; None decides by size, cores and memory.
+        shown: The options as the user wrote them, for the report.
+    """
+
+    selection: Selection = field(default_factory=Selection)
+    ranks: frozenset[int] | None = None
+    given: Given = field(default_factory=Given)
+    workers: int | None = None
+    shown: dict[str, str] = field(default_factory=dict)
+
+
+class Progress:
+    """Told what happens; this one says nothing."""
+
+    def start(self, files: int, size: int) -> None:
+        """Reading begins: so many files of so many bytes in all."""
+
+    def advance(self, size: int) -> None:
+        """So many bytes more were read."""
+
+    def finish(self) -> None:
+        """Reading is over."""
+
+
+@dataclass(slots=True)
+class _Outcome:
+    candidate: Candidate
+    reductions: list[RankReduction] = field(default_factory=list)
+    error: str | None = None
+    device_events: int = 0
+
+
+def analyze(
+    paths: str | Path | Sequence[str | Path],
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> Analysis:
+    """Analyse the traces of a run.
+
+    Args:
+        paths: A folder, a file, a glob, or several of them.
+        options: What to look at and what is known already.
+        progress: Told how reading goes.
+
+    Returns:
+        The result; every report renders it.
+
+    Raises:
+        InputError: If nothing there can be analysed.
+    """
+    from tracelens.analysis import analyse
+    from tracelens.model.result import Source
+    from tracelens.run import assemble
+
+    options, progress = options or Options(), progress or Progress()
+    listed = _as_list(paths)
+    candidates = discover(listed, parsers())
+    outcomes = _read(candidates, options, progress)
+    reductions = _selected([r for o in outcomes for r in o.reductions], options.ranks)
+    if not reductions:
+        raise _nothing(listed, candidates, outcomes, options)
+    run = assemble(reductions)
+    source = Source(
+        path=" ".join(str(path) for path in listed),
+        files=[_source_file(candidate, outcomes, _cycles(run)) for candidate in candidates],
+        options=options.shown,
+    )
+    notices = [*_file_notices(candidates, outcomes), *(n for r in reductions for n in r.notices)]
+    return analyse(run, source, notices, options.given)
+
+
+def load(paths: str | Path | Sequence[str | Path]) -> list[RankTrace]:
+    """Parse the traces of a run into tables, without analysing them.
+
+    Returns:
+        One RankTrace per file (and rank in it), in order of rank; unreadable files are left out.
+
+    Raises:
+        InputError: If no file can be read.
+    """
+    listed = _as_list(paths)
+    candidates = [c for c in discover(listed, parsers()) if c.parser is not None]
+    traces: list[RankTrace] = []
+    errors: list[str] = []
+    for candidate in candidates:
+        try:
+            traces += _parser(candidate.parser).parse(candidate.path)
+        except TraceLensError as error:
+            errors.append(error.message)
+    if not traces:
+        raise InputError("; ".join(errors) or f"{_names(listed)}: no trace file", slug="no-traces")
+    return sorted(traces, key=lambda t: (t.info.rank is None, t.info.rank or 0, t.info.path))
+
+
+def _as_list(paths: str | Path | Sequence[str | Path]) -> list[str | Path]:
+    return [paths] if isinstance(paths, (str, Path)) else list(paths)
+
+
+def _names(paths: Iterable[str | Path]) -> str:
+    return " ".join(str(path) for path in paths)
+
+
+def _parser(name: str | None) -> Parser:
+    for parser in parsers():
+        if parser.name == name:
+            return parser
+    raise PluginError(f"the parser {name} is gone", slug="no-plugin")
+
+
+# reading -----------------------------------------------------------------------------------------
+
+
+def _read(
+    candidates: list[Candidate], options: Options, progress: Progress
+) -> list[_Outcome]:
+    traces = [c for c in candidates if c.parser is not None]
+    progress.start(len(traces), sum(c.size for c in traces))
+    workers = options.workers or _workers(traces)
+    try:
+        if workers < 2:
+            outcomes = [_reduce_file(c, options.selection, progress.advance) for c in traces]
+        else:
+            outcomes = _read_parallel(traces, options.selection, progress, workers)
+    finally:
+        progress.finish()
+    return sorted(outcomes, key=lambda o: o.candidate.shown)
+
+
+def _workers(traces: list[Candidate]) -> int:
+    if len(traces) < 2 or sum(c.size for c in traces) < _PARALLEL_FROM_BYTES:
+        return 1
+    by_memory = int(_MEMORY_SHARE * _available_memory() / _WORKER_BYTES)
+    return max(min(len(os.sched_getaffinity(0)), len(traces), by_memory), 1)
+
+
+def _available_memory() -> int:
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        return 4 << 30
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return int(fields.get("MemAvailable", "4194304 kB").split()[0]) << 10
+
+
+def _read_parallel(
+    traces: list[Candidate], selection: Selection, progress: Progress, workers: int
+) -> list[_Outcome]:
+    # Large files first, so that no core waits for the last one. A forked child of a threaded
+    # parent (rich's progress bar) can deadlock, so workers are spawned.
+    order = sorted(traces, key=lambda c: -c.size)
+    outcomes = []
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        pending = {pool.submit(_reduce_file, c, selection): c for c in order}
+        for future in as_completed(pending):
+            outcomes.append(future.result())
+            progress.advance(pending[future].size)
+    return outcomes
+
+
+def _reduce_file(
+    candidate: Candidate, selection: Selection, on_bytes: Callable[[int], None] | None = None
+) -> _Outcome:
+    outcome = _Outcome(candidate)
+    try:
+        for trace in _parser(candidate.parser).parse(candidate.path, on_bytes=on_bytes):
+            outcome.device_events += len(trace.device_events)
+            said = tuple(replace(n, file=candidate.shown) for n in trace.info.notices)
+            named = trace.with_info(path=candidate.shown, notices=said)
+            outcome.reductions.append(reduce_rank(named, selection))
+    except TraceLensError as error:
+        outcome.error = error.message.removeprefix(f"{candidate.path}: ")
+    except (MemoryError, RecursionError) as error:
+        outcome.error = f"{type(error).__name__} while reading"
+    return outcome
+
+
+def _selected(
+    reductions: list[RankReduction], ranks: frozenset[int] | None
+) -> list[RankReduction]:
+    return [r for r in reductions if ranks is None or r.info.rank in ranks]
+
+
+# what became of each file ------------------------------------------------------------------------
+
+
+def _cycles(run: Run) -> dict[str, int]:
+    """Map each file to its profiler cycle within its rank."""
+    return {c.info.path: number for rank in run.ranks for number, c in enumerate(rank.cycles)}
+
+
+def _source_file(
+    candidate: Candidate, outcomes: list[_Outcome], cycles: dict[str, int]
+) -> SourceFile:
+    outcome = next((o for o in outcomes if o.candidate is candidate), None)
+    first = outcome.reductions[0] if outcome and outcome.reductions else None
+    if outcome is None or first is None:
+        reason = candidate.reason if outcome is None else outcome.error
+        return SourceFile(
+            candidate.shown, candidate.format, None, None, "skipped", reason, candidate.size, None, None
+        )
+    partial = first.info.truncated or first.info.damaged_device_events > 0
+    return SourceFile(
+        path=candidate.shown,
+        format=candidate.format,
+        rank=first.info.rank,
+        cycle=cycles.get(candidate.shown),
+        status="partial" if partial else "complete",
+        reason="it ends early" if first.info.truncated else None,
+        bytes=candidate.size,
+        events=first.info.events,
+        device_events=outcome.device_events,
+    )
+
+
+def _file_notices(candidates: list[Candidate], outcomes: list[_Outcome]) -> list[Notice]:
+    skipped = Counter(c.reason for c in candidates if c.parser is None)
+    found = []
+    for reason, count in sorted(skipped.items(), key=lambda item: str(item[0])):
+        names = [c.shown for c in candidates if c.parser is None and c.reason == reason]
+        text = f"{reason} ({', '.join(names[:5])}{', …' if count > 5 else ''})"
+        found.append(notice("skipped-file", file=names[0], count=count, reason=text))
+    for outcome in outcomes:
+        if outcome.error:
+            shown = outcome.candidate.shown
+            found.append(notice("unreadable-file", file=shown, reason=outcome.error))
+    return found
+
+
+def _nothing(
+    paths: list[str | Path],
+    candidates: list[Candidate],
+    outcomes: list[_Outcome],
+    options: Options,
+) -> InputError:
+    """Say in one line why there is nothing to analyse."""
+    where = _names(paths)
+    if any(o.reductions for o in outcomes):
+        present = sorted({r.info.rank for o in outcomes for r in o.reductions if r.info.rank is not None})
+        asked = sorted(options.ranks or ())
+        message = f"{where}: none of the ranks {asked} is there (found: {present})"
+        return InputError(message, slug="no-such-rank")
+    reasons = [f"{o.candidate.shown}: {o.error}" for o in outcomes if o.error]
+    reasons += [f"{c.shown}: {c.reason}" for c in candidates if c.parser is None]
+    if not candidates:
+        hint = "traces end in .json or .json.gz; see docs/recording.md for how to record them"
+        return InputError(f"{where}: no trace file in it", hint=hint, slug="no-traces")
+    more = f" (and {len(reasons) - 3} more)" if len(reasons) > 3 else ""
+    return InputError(f"{where}: nothing can be analysed: {'; '.join(reasons[:3])}{more}", slug="no-traces")

@@ -1,0 +1,116 @@
+"""Join the operations of all ranks into one frame, with groups numbered across ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from tracelens.dtypes import item_size
+from tracelens.model.trace import NONE
+
+if TYPE_CHECKING:
+    from tracelens.groups import Group
+    from tracelens.reduction import RankReduction
+    from tracelens.run import RankRun, Run
+
+MONITORING_BYTES = 1024
+"""Collectives up to this size are norms, flags and losses, no gradients or parameters."""
+
+
+@dataclass(slots=True)
+class MergedGroup:
+    """A group across ranks: identity is its rank list."""
+
+    index: int
+    names: set[str]
+    description: str | None
+    size: int | None
+    ranks: tuple[int, ...] | None
+    role: str
+
+
+@dataclass(slots=True)
+class OperationsTable:
+    """The operations of the counted ranks.
+
+    Attributes:
+        frame: The columns of `RankReduction.operations` plus rank, cycle, group (index into
+            `groups`), complete (its step is whole), small (at most 1 KiB), time_in_mean_ns and
+            exposed_in_mean_ns.
+        groups: The groups.
+        complete_steps: Number of complete steps per rank.
+        mean_steps: Number of steps in the mean per rank.
+    """
+
+    frame: pd.DataFrame
+    groups: list[MergedGroup]
+    complete_steps: dict[int, int]
+    mean_steps: dict[int, int]
+
+
+def build(run: Run) -> OperationsTable:
+    """Build the table of a run's counted ranks."""
+    merger = _Merger()
+    frames = [
+        _rank_frame(merger, rank, number, cycle)
+        for rank in run.counted
+        for number, cycle in enumerate(rank.cycles)
+    ]
+    frame = pd.concat([f for f in frames if len(f)] or frames[:1], ignore_index=True)
+    return OperationsTable(
+        frame=frame,
+        groups=merger.groups,
+        complete_steps={r.rank: sum(r.complete(*k) for k in r.step_keys()) for r in run.counted},
+        mean_steps={r.rank: sum(r.in_mean.values()) for r in run.counted},
+    )
+
+
+class _Merger:
+    def __init__(self) -> None:
+        self.groups: list[MergedGroup] = []
+        self._index: dict[tuple[object, ...], int] = {}
+
+    def index_of(self, group: Group) -> int:
+        place = self._index.setdefault(group.key, len(self.groups))
+        if place == len(self.groups):
+            self.groups.append(
+                MergedGroup(place, set(), group.description, group.size, group.ranks, group.role)
+            )
+        merged = self.groups[place]
+        merged.names |= {group.name} - {""}
+        if merged.role == "unknown" and group.role != "unknown":
+            merged.role, merged.description = group.role, group.description
+        return place
+
+
+def _rank_frame(merger: _Merger, rank: RankRun, number: int, cycle: RankReduction) -> pd.DataFrame:
+    frame = cycle.operations.copy()
+    local = np.array([merger.index_of(group) for group in cycle.groups], np.int64)
+    frame["group"] = local[frame["group"].to_numpy(np.int64)] if len(frame) else frame["group"]
+    frame["rank"], frame["cycle"] = rank.rank, number
+    step = frame["step"].to_numpy(np.int64)
+    whole = np.array([rank.complete(number, i) for i in _steps(cycle)] or [False])
+    mean = np.array([rank.in_mean.get((number, i), False) for i in _steps(cycle)] or [False])
+    frame["complete"] = np.where(step >= 0, whole[np.maximum(step, 0)], False)
+    frame["small"] = _small(frame)
+    times = cycle.operation_steps
+    kept = times[mean[times["step"].to_numpy(np.int64)]] if len(times) else times
+    for name in ("time_ns", "exposed_ns"):
+        sums = np.zeros(len(frame), np.int64)
+        np.add.at(sums, kept["row"].to_numpy(np.int64), kept[name].to_numpy(np.int64))
+        frame[name.replace("_ns", "_in_mean_ns")] = sums
+    return frame
+
+
+def _steps(cycle: RankReduction) -> range:
+    return range(len(cycle.devices[0].steps) if cycle.devices else 0)
+
+
+def _small(frame: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    elements = frame["elements"].to_numpy(np.int64)
+    sizes = np.array([item_size(name) or 4 for name in frame["dtype"]], np.int64)
+    known = elements != NONE
+    return known & (np.where(known, elements, 0) * sizes <= MONITORING_BYTES)

@@ -1,0 +1,417 @@
+"""Infer the data-parallel strategy, Ψ and the micro-batches from a step's traffic.
+
+The rules follow docs/theory.md ("Inferring the strategy"). Each one states its evidence and its
+confidence; what no rule covers is unknown, never guessed. Options given by the user win.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tracelens.operations import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE, REDUCE_SCATTER
+from tracelens.theory import ddp, fsdp, zero
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens.model.result import Confidence
+    from tracelens.theory.scheme import Scheme
+    from tracelens.traffic import GroupTraffic, Traffic
+
+_CLOSE = 0.02  # padding: docs/theory.md, "Padding"
+_KEPT_BELOW = 1.5  # gathers over Ψ: 1 if parameters stay gathered until backward, 2 - root if not
+_ONE_MICRO_BATCH = "one micro-batch per step is assumed: nothing in the trace counts them"
+_DATA_PARALLEL_ROLES = ("dp", "shard", "unknown", "world")
+
+
+@dataclass(slots=True)
+class Inference:
+    """What the traffic says about the strategy.
+
+    Attributes:
+        strategy: ddp, zero1, zero2, zero1-or-2, zero3, fsdp-grad-op, hsdp, sharded-optimizer.
+        parameters: Ψ, None if unknown.
+        schemes: Predictions to compare with, the paper's first.
+        traffic: The groups whose traffic the prediction is about.
+        parameter_broadcasts: Whether broadcasts carry parameters (else they are buffers).
+    """
+
+    strategy: str | None = None
+    framework: str | None = None
+    confidence: Confidence = "unknown"
+    evidence: list[str] = field(default_factory=list)
+    parameters: int | None = None
+    parameters_confidence: Confidence = "unknown"
+    micro_batches: int | None = None
+    schemes: list[Scheme] = field(default_factory=list)
+    traffic: list[GroupTraffic] = field(default_factory=list)
+    parameter_broadcasts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the user said: Ψ (`--params`), the ZeRO stage and group sizes (`--layout`)."""
+
+    parameters: int | None = None
+    zero_stage: int | None = None
+    dims: dict[str, int] = field(default_factory=dict)
+    dtype: str | None = None
+
+
+def infer(traffic: Traffic, given: Given) -> Inference:
+    """Name the strategy of a run's data-parallel traffic."""
+    main = _main_group(traffic)
+    if main is None:
+        return Inference(evidence=["no gradient or parameter traffic in complete steps"])
+    if _varies(main) and given.parameters is None:
+        return _no_single_psi(main)
+    replicas = _replica_group(traffic, main)
+    view = _View(traffic, main, replicas, given)
+    for rule in _RULES:
+        found = rule(view)
+        if found is not None:
+            return _finish(found, view)
+    return Inference(evidence=[f"no known strategy sends {_pattern(main)}"], traffic=[main])
+
+
+def _varies(main: GroupTraffic) -> bool:
+    return bool(main.by_step) and max(main.by_step) > (1 + _CLOSE) * min(main.by_step)
+
+
+def _no_single_psi(main: GroupTraffic) -> Inference:
+    """Say that steps differ, so that no multiple of one Ψ describes them."""
+    shown = ", ".join(f"{total:,}" for total in main.by_step[:6])
+    sharded = main.total(ALL_GATHER) > 0 and main.total(REDUCE_SCATTER) > 0
+    evidence = [
+        f"traffic differs from step to step ({shown} elements): parts of the model are "
+        "synchronised in some steps only, so no single multiple of Ψ describes a step"
+    ]
+    if sharded:
+        gathered, scattered = main.total(ALL_GATHER), main.total(REDUCE_SCATTER)
+        evidence.append(
+            f"on average {scattered:,.0f} elements reduce-scattered and {gathered:,.0f} gathered"
+        )
+    after = _share_after(main)
+    optimizer = sharded and after > 0.5
+    return Inference(
+        strategy="zero1-or-2" if optimizer else None,
+        framework="sharded-optimizer" if optimizer else None,
+        confidence="medium" if optimizer else "unknown",
+        evidence=evidence,
+        traffic=[main],
+    )
+
+
+@dataclass(slots=True)
+class _View:
+    traffic: Traffic
+    main: GroupTraffic
+    replicas: GroupTraffic | None
+    given: Given
+
+    @property
+    def size(self) -> int:
+        return self.main.group.size or 1
+
+    def elements(self, op: str) -> float:
+        return self.main.elements.get(op, 0.0)
+
+    def psi(self, inferred: float) -> int:
+        return self.given.parameters or round(inferred)
+
+
+def _main_group(traffic: Traffic) -> GroupTraffic | None:
+    """Return the data-parallel group with the most sharded traffic, else the most traffic."""
+    candidates = [g for g in traffic.groups if g.group.role in _DATA_PARALLEL_ROLES and g.calls]
+    sharded = [g for g in candidates if g.total(ALL_GATHER, REDUCE_SCATTER) > 0]
+    ranked = sharded or candidates
+    return max(ranked, key=lambda g: sum(g.elements.values()), default=None)
+
+
+def _replica_group(traffic: Traffic, main: GroupTraffic) -> GroupTraffic | None:
+    """Return the group across which each rank's gradient shard is all-reduced (HSDP)."""
+    scattered = main.total(REDUCE_SCATTER)
+    if not scattered or not main.group.size:
+        return None
+    shard = scattered / main.group.size
+    for group in traffic.groups:
+        reduced = group.total(ALL_REDUCE)
+        if group is not main and reduced and abs(reduced / shard - 1) < _CLOSE:
+            return group
+    return None
+
+
+def _pattern(group: GroupTraffic) -> str:
+    parts = [f"{op} {elements:,.0f}" for op, elements in sorted(group.elements.items())]
+    return ", ".join(parts) + " elements per step"
+
+
+# rules -------------------------------------------------------------------------------------------
+
+
+def _zero_redundancy(view: _View) -> Inference | None:
+    reduced, sent = view.elements(ALL_REDUCE), view.elements(BROADCAST)
+    marked = view.traffic.marks_like("ZeroRedundancyOptimizer") > 0
+    if not reduced or not (marked or (sent and abs(sent / reduced - 1) < _CLOSE)):
+        return None
+    k, why = _synchronised(view)
+    psi = view.psi(reduced / k)
+    return Inference(
+        strategy="zero1",
+        framework="zero-redundancy-optimizer",
+        confidence="high" if marked else "medium",
+        evidence=[
+            f"all-reduce of gradients ({reduced:,.0f} elements) and broadcasts of as many "
+            f"parameters ({sent:,.0f}) per step",
+            *(["ranges named ZeroRedundancyOptimizer.step"] if marked else []),
+            why,
+        ],
+        parameters=psi,
+        micro_batches=k,
+        schemes=[zero.paper_1_2(psi, view.size), zero.zero_redundancy_optimizer(psi, view.size)],
+        parameter_broadcasts=True,
+    )
+
+
+def _fsdp(view: _View) -> Inference | None:
+    two = view.traffic.marks_like(r"^FSDP::")
+    one = view.traffic.marks_like(r"^FullyShardedDataParallel")
+    if not (one or two) or not view.elements(REDUCE_SCATTER):
+        return None
+    name = "FSDP2" if two else "FSDP1"
+    passes, reductions = _fsdp_passes(view)
+    psi = view.psi(view.elements(REDUCE_SCATTER) / reductions)
+    root = _root_elements(view)
+    kept = view.elements(ALL_GATHER) / passes < _KEPT_BELOW * psi
+    evidence = [f"ranges of {name} around its collectives", _ratio_text(view)]
+    if kept:
+        inner = fsdp.grad_op(psi, view.size, passes, reductions, name=name)
+        papers = [zero.paper_1_2(psi, view.size)]
+    else:
+        inner = fsdp.full_shard(psi, view.size, root, passes, reductions, name=name)
+        papers = [zero.paper_3(psi, view.size, passes)]
+        evidence.append(f"the root unit holds {root:,} elements (the first all-gather of a step)")
+    return _maybe_replicated(
+        view,
+        Inference(
+            strategy="fsdp-grad-op" if kept else "zero3",
+            framework=name.lower(),
+            confidence="high",
+            evidence=evidence,
+            parameters=psi,
+            micro_batches=passes,
+            schemes=[*papers, inner],
+        ),
+    )
+
+
+def _maybe_replicated(view: _View, found: Inference) -> Inference:
+    if view.replicas is None or found.parameters is None:
+        return found
+    replicas = view.replicas.group.size or 1
+    found.strategy = "hsdp"
+    found.schemes[-1] = fsdp.replicated(
+        found.schemes[-1], found.parameters, view.size, replicas, found.micro_batches or 1
+    )
+    found.evidence.append(
+        f"each gradient shard is all-reduced across {replicas} replicas in another group"
+    )
+    return found
+
+
+def _sharded_3(view: _View) -> Inference | None:
+    """ZeRO-3 without FSDP's ranges: forward's gathers stand before the first reduction."""
+    scattered, gathered = view.elements(REDUCE_SCATTER), view.elements(ALL_GATHER)
+    if not scattered or not gathered or _share_after(view.main) > 0.6:
+        return None
+    psi = view.psi(scattered)
+    schemes = [
+        zero.paper_3(psi, view.size),
+        zero.deepspeed_3(psi, view.size),
+        zero.deepspeed_3_no_reuse(psi, view.size),
+    ]
+    return _maybe_replicated(
+        view,
+        Inference(
+            strategy="zero3",
+            framework="deepspeed",
+            confidence="medium",
+            evidence=[
+                _ratio_text(view),
+                "the forward's all-gathers stand before the first reduction, without FSDP's ranges: "
+                "parameters are sharded (DeepSpeed ZeRO-3, or another implementation)",
+                _ONE_MICRO_BATCH,
+            ],
+            parameters=psi,
+            micro_batches=1,
+            schemes=schemes,
+        ),
+    )
+
+
+def _sharded_optimizer(view: _View) -> Inference | None:
+    """Reduce-scatter of gradients, then an all-gather of as many parameters."""
+    scattered, gathered = view.elements(REDUCE_SCATTER), view.elements(ALL_GATHER)
+    if not scattered or not gathered or abs(gathered / scattered - 1) > _CLOSE:
+        return None
+    psi = view.psi(scattered)
+    return Inference(
+        strategy="zero1-or-2",
+        framework="sharded-optimizer",
+        confidence="medium",
+        evidence=[
+            _ratio_text(view),
+            "the all-gathers follow the reductions: the optimizer is sharded, parameters are not",
+            _ONE_MICRO_BATCH,
+        ],
+        parameters=psi,
+        micro_batches=1,
+        schemes=[zero.paper_1_2(psi, view.size), zero.distributed_optimizer(psi, view.size)],
+    )
+
+
+def _deepspeed_1_2(view: _View) -> Inference | None:
+    gathered = view.elements(ALL_GATHER)
+    by_owner = view.elements(REDUCE) > view.elements(ALL_REDUCE)
+    reduced = view.elements(REDUCE if by_owner else ALL_REDUCE)
+    if not reduced or not gathered or view.elements(REDUCE_SCATTER):
+        return None
+    k = max(round(reduced / gathered), 1)
+    if abs(reduced / gathered / k - 1) > _CLOSE:
+        return None
+    psi = view.psi(gathered)
+    scheme = zero.deepspeed_1_2_by_owner if by_owner else zero.deepspeed_1_2
+    sent = "reduces" if by_owner else "all-reduces"
+    evidence = [
+        f"{sent} of {reduced:,.0f} elements and an all-gather of {gathered:,.0f} on one group, the "
+        "gather after the reductions: the pattern of DeepSpeed ZeRO-1/2",
+        f"gradients are reduced {k} times per step: ZeRO-2 with {k} micro-batches"
+        if k > 1
+        else "one reduction per step: ZeRO-1, or ZeRO-2 without accumulation; they look the same",
+    ]
+    return Inference(
+        strategy="zero2" if k > 1 else "zero1-or-2",
+        framework="deepspeed",
+        confidence="high" if k > 1 else "medium",
+        evidence=evidence,
+        parameters=psi,
+        micro_batches=k,
+        schemes=[zero.paper_1_2(psi, view.size), scheme(psi, view.size, k)],
+    )
+
+
+def _ddp(view: _View) -> Inference | None:
+    reduced = view.elements(ALL_REDUCE)
+    if not reduced or view.main.total(ALL_GATHER, REDUCE_SCATTER):
+        return None
+    forwards = view.traffic.marks_like(r"^DistributedDataParallel\.forward")
+    k, why = _synchronised(view)
+    psi = view.psi(reduced / k)
+    return Inference(
+        strategy="ddp",
+        framework="ddp" if forwards else None,
+        confidence="high" if forwards else "medium",
+        evidence=[
+            f"all-reduces of {reduced:,.0f} elements per step, no all-gather or reduce-scatter",
+            *([f"{forwards:g} ranges DistributedDataParallel.forward per step"] if forwards else []),
+            why,
+        ],
+        parameters=psi,
+        micro_batches=max(round(forwards), k) if forwards else None,
+        schemes=[ddp.paper(psi, view.size), ddp.torch_ddp(psi, view.size, k)],
+    )
+
+
+_RULES: tuple[Callable[[_View], Inference | None], ...] = (
+    _zero_redundancy,
+    _fsdp,
+    _sharded_3,
+    _sharded_optimizer,
+    _deepspeed_1_2,
+    _ddp,
+)
+
+
+# evidence ----------------------------------------------------------------------------------------
+
+
+def _ratio_text(view: _View) -> str:
+    gathered, scattered = view.elements(ALL_GATHER), view.elements(REDUCE_SCATTER)
+    return (
+        f"all-gather {gathered:,.0f} and reduce-scatter {scattered:,.0f} elements per step "
+        f"(ratio {gathered / scattered:.3f})"
+    )
+
+
+def _synchronised(view: _View) -> tuple[int, str]:
+    """Count the backward passes of a step that all-reduce, from DDP's forward ranges.
+
+    The sizes of the step's all-reduces repeat as often as gradients are synchronised; one period
+    is Ψ. Without accumulation there is one forward range, so equal buckets cannot mislead.
+    """
+    forwards = round(view.traffic.marks_like(r"^DistributedDataParallel\.forward"))
+    sizes = [call.elements for call in view.main.calls if call.op == ALL_REDUCE]
+    if forwards > 1:
+        if len(sizes) % forwards == 0 and _repeats(sizes, forwards):
+            return forwards, f"the same all-reduces in each of the {forwards} micro-batches"
+        return 1, f"{forwards} micro-batches, gradients all-reduced once (no_sync)"
+    if forwards == 1:
+        return 1, "one micro-batch per step"
+    return 1, "micro-batches per step unknown: no DistributedDataParallel.forward ranges"
+
+
+def _repeats(sizes: list[int], times: int) -> bool:
+    """Tell whether a list of sizes is the same multiset `times` over, period by period."""
+    length = len(sizes) // times
+    periods = [Counter(sizes[i * length : (i + 1) * length]) for i in range(times)]
+    return length > 0 and all(period == periods[0] for period in periods)
+
+
+def _fsdp_passes(view: _View) -> tuple[int, int]:
+    """Count the micro-batches of a step, and how often it reduces.
+
+    The first all-gather of a step is the root's, one each forward pass. Units may be equal in size,
+    so the rarest (size, range) tells how often a unit reduces.
+    """
+    gathers = [(c.elements, c.mark) for c in view.main.calls if c.op == ALL_GATHER]
+    scatters = Counter((c.elements, c.mark) for c in view.main.calls if c.op == REDUCE_SCATTER)
+    passes = gathers.count(gathers[0]) if gathers else 1
+    return passes, min(scatters.values(), default=1)
+
+
+def _root_elements(view: _View) -> int:
+    """Return the size of the root unit: the one gathered once, first of the step."""
+    gathers = [call for call in view.main.calls if call.op == ALL_GATHER]
+    if not gathers:
+        return 0
+    root = gathers[0]
+    times = Counter((call.elements, call.mark) for call in gathers)
+    own = times.pop((root.elements, root.mark))
+    return root.elements if own < min(times.values(), default=1) else 0
+
+
+def _share_after(main: GroupTraffic) -> float:
+    """Return the share of gathered elements launched after the step's first reduce-scatter."""
+    first = min((c.launch for c in main.calls if c.op == REDUCE_SCATTER), default=0)
+    gathers = [c for c in main.calls if c.op == ALL_GATHER]
+    total = sum(c.elements for c in gathers)
+    return sum(c.elements for c in gathers if c.launch > first) / total if total else 0.0
+
+
+def _finish(found: Inference, view: _View) -> Inference:
+    found.traffic = [view.main] + ([view.replicas] if view.replicas else [])
+    if view.given.parameters is not None:
+        found.parameters_confidence = "exact"
+    else:
+        found.parameters_confidence = "high" if found.confidence == "high" else "medium"
+        found.evidence.append(
+            "Ψ is read off the same traffic, so the comparison checks which collectives run and how "
+            "often; give --params to check the total too"
+        )
+    stage = view.given.zero_stage
+    if stage is not None and found.strategy in ("zero1-or-2", "zero1", "zero2", "zero3"):
+        found.strategy = f"zero{stage}"
+        found.evidence.append(f"stage {stage} as given by --layout")
+    return found

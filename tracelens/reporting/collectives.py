@@ -1,0 +1,198 @@
+"""Which collectives cost time?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tracelens.reporting import words
+from tracelens.reporting.content import Bars, Block, Cell, Column, Figure, Section, Series, Table
+from tracelens.reporting.numbers import UNKNOWN, count, ms, number, share, size_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens.model.result import Analysis, CollectiveResult, GroupResult
+
+_MOST_BARS = 16
+_EMPTY = (
+    "No communication was recorded. Profile a run of at least two ranks with CUDA activity on, "
+    "or name your communication kernels with `--comm-kernel`."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRow:
+    """A collective on all groups of one role and size; numbers are means per rank."""
+
+    label: str
+    dtype: str | None
+    groups: int
+    calls_per_step: float | None
+    message_bytes: float | None
+    wire_bytes: float | None
+    time_ns: float | None
+    exposed_ns: float | None
+    wait_ns: float | None
+    busbw_gbps: float | None
+    calls: float
+    calls_without_bytes: float
+
+    @property
+    def overlapped_ns(self) -> float | None:
+        """Time hidden behind compute or other communication."""
+        if self.time_ns is None or self.exposed_ns is None:
+            return None
+        return max(self.time_ns - self.exposed_ns, 0)
+
+
+def collective_rows(analysis: Analysis) -> list[CollectiveRow]:
+    """Return the collectives, groups of one role and size merged, most exposed first."""
+    groups = {group.id: group for group in analysis.groups}
+    merged: dict[tuple[str, ...], list[CollectiveResult]] = {}
+    for collective in analysis.collectives:
+        key = _key(collective, groups.get(collective.group))
+        merged.setdefault(key, []).append(collective)
+    rows = [_row(same, groups.get(same[0].group)) for same in merged.values()]
+    return sorted(rows, key=lambda row: (-(row.exposed_ns or 0), -(row.time_ns or 0), row.label))
+
+
+def _key(collective: CollectiveResult, group: GroupResult | None) -> tuple[str, ...]:
+    what = (collective.op, str(collective.dtype), collective.kind)
+    # Groups whose role is not known may have nothing in common: they stay apart.
+    if group is None or group.role == "unknown":
+        return (*what, "group", collective.group)
+    return (*what, group.role, str(group.size))
+
+
+def _row(same: list[CollectiveResult], group: GroupResult | None) -> CollectiveRow:
+    def mean(value: Callable[[CollectiveResult], float | None]) -> float | None:
+        return _mean(same, value)
+
+    return CollectiveRow(
+        label=words.collective(same[0].op, group),
+        dtype=same[0].dtype,
+        groups=len(same),
+        calls_per_step=mean(lambda c: c.calls_per_step),
+        message_bytes=mean(lambda c: c.bytes_per_step.message),
+        wire_bytes=mean(lambda c: c.bytes_per_step.wire),
+        time_ns=mean(lambda c: c.time_per_step_ns),
+        exposed_ns=mean(lambda c: c.exposed_per_step_ns),
+        wait_ns=mean(_wait_per_step),
+        busbw_gbps=mean(lambda c: c.busbw_gbps),
+        calls=mean(lambda c: c.calls) or 0,
+        calls_without_bytes=mean(lambda c: c.calls_without_bytes) or 0,
+    )
+
+
+def _mean(
+    same: list[CollectiveResult], value: Callable[[CollectiveResult], float | None]
+) -> float | None:
+    """Average over member ranks: a group counts as often as it has ranks here."""
+    known = [(value(one), max(len(one.by_rank), 1)) for one in same]
+    pairs = [(number, weight) for number, weight in known if number is not None]
+    if not pairs:
+        return None
+    return sum(number * weight for number, weight in pairs) / sum(weight for _, weight in pairs)
+
+
+def _wait_per_step(collective: CollectiveResult) -> float | None:
+    """Scale the window's waiting to a step as the exposed time was scaled."""
+    wait, exposed, step = collective.wait_ns, collective.exposed_ns, collective.exposed_per_step_ns
+    if wait is None or step is None or exposed is None:
+        return None
+    return wait * step / exposed if exposed else 0.0
+
+
+def collectives_section(analysis: Analysis) -> Section:
+    """Say which collectives run, and which of them the step waits for."""
+    rows = collective_rows(analysis)
+    title, nav = "Which collectives cost time?", "Collectives"
+    if not rows:
+        return Section("collectives", nav, title, _EMPTY, empty=_EMPTY)
+    timed = [row for row in rows if row.time_ns and row.exposed_ns is not None]
+    figure = _figure(timed) if timed else None
+    notes = [_coverage(rows)]
+    if not timed:
+        notes.append("Their time per step is not known: no complete step was recorded.")
+    if len(timed) > _MOST_BARS:
+        notes.append(f"The figure shows the {_MOST_BARS} most exposed of {len(timed)}.")
+    blocks = [Block(collective_table(rows), figure)]
+    return Section("collectives", nav, title, _lead(rows), blocks, notes)
+
+
+def _lead(rows: list[CollectiveRow]) -> str:
+    known = [row for row in rows if row.exposed_ns is not None]
+    total = sum(row.exposed_ns or 0 for row in known)
+    if not known:
+        return f"{words.plural(len(rows), 'collective')} ran; their exposed time is not known."
+    if not total:
+        return "All communication is hidden behind compute: none of it costs step time."
+    worst = known[0]
+    return (
+        f"{words.upper_first(worst.label)} costs most: {ms(worst.exposed_ns)} ms of every step "
+        f"wait for it, {share(worst.exposed_ns, total)} of all exposed communication. "
+        "Overlapped time is free; exposed time is not."
+    )
+
+
+def _coverage(rows: list[CollectiveRow]) -> str:
+    calls = sum(row.calls * row.groups for row in rows)
+    without = sum(row.calls_without_bytes * row.groups for row in rows)
+    if not without:
+        return "Bytes are known for every call."
+    return (
+        f"Bytes are known for {count(round(calls - without))} of {count(round(calls))} calls; "
+        "record with torch 2.4 or newer to know them all."
+    )
+
+
+def collective_table(rows: list[CollectiveRow]) -> Table:
+    """Return calls, sizes and times per step and rank."""
+    sizes = size_unit(value for row in rows for value in (row.message_bytes, row.wire_bytes))
+    columns = (
+        Column("Collective"),
+        Column("Type"),
+        Column("Calls", "number"),
+        Column("Exposed ms", "number"),
+        Column("Overlapped ms", "number"),
+        Column("Wait ms", "number"),
+        Column(f"Message {sizes.name}", "number"),
+        Column(f"Wire {sizes.name}", "number"),
+        Column("Bus GB/s", "number"),
+        Column("Bytes known", "number"),
+    )
+    cells = [
+        (
+            Cell(_with_groups(row)),
+            Cell(row.dtype or UNKNOWN),
+            Cell(count(row.calls_per_step), row.calls_per_step),
+            Cell(ms(row.exposed_ns), row.exposed_ns),
+            Cell(ms(row.overlapped_ns), row.overlapped_ns),
+            Cell(ms(row.wait_ns), row.wait_ns),
+            Cell(sizes.of(row.message_bytes), row.message_bytes),
+            Cell(sizes.of(row.wire_bytes), row.wire_bytes),
+            Cell(number(row.busbw_gbps, decimals=3), row.busbw_gbps),
+            Cell(share(row.calls - row.calls_without_bytes, row.calls)),
+        )
+        for row in rows
+    ]
+    return Table("Collectives, per step and rank", columns, cells, sortable=True)
+
+
+def _with_groups(row: CollectiveRow) -> str:
+    return row.label if row.groups == 1 else f"{row.label} × {row.groups:,} groups"
+
+
+def _figure(rows: list[CollectiveRow]) -> Figure:
+    drawn = rows[:_MOST_BARS]
+    same = [row.label for row in drawn]
+    labels = [
+        f"{row.label} · {row.dtype}" if same.count(row.label) > 1 and row.dtype else row.label
+        for row in drawn
+    ]
+    series = [
+        Series("Exposed", "exposed", [(row.exposed_ns or 0) / 1e6 for row in drawn]),
+        Series("Overlapped", "overlapped", [(row.overlapped_ns or 0) / 1e6 for row in drawn]),
+    ]
+    return Figure("figure-collectives", _lead(rows), Bars(labels, series, "ms per step"))

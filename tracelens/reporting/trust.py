@@ -1,0 +1,215 @@
+"""How far can I trust this?"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tracelens.reporting import words
+from tracelens.reporting.content import Block, Cell, Column, Section, Table
+from tracelens.reporting.numbers import UNKNOWN, count, ms, ranges, size
+from tracelens.reporting.stability import in_mean, step_times
+
+if TYPE_CHECKING:
+    from tracelens.model.result import Analysis, Notice, RunFacts, SourceFile, Status
+    from tracelens.reporting.content import Row
+
+CPU_CAVEAT = (
+    "CPU run: there is no device. Compute is the time of top-level operators on the main and "
+    "autograd threads, communication the time of the backend's ranges; do not compare these "
+    "numbers with a run on GPUs."
+)
+
+
+def trust_section(analysis: Analysis) -> Section:
+    """Show what the numbers stand on: ranks, files, steps, notices, assumptions, versions."""
+    tables = [
+        (coverage_table(analysis), False),
+        (notice_table(analysis.notices), False),
+        (left_out_table(analysis), False),
+        (file_table(analysis.source.files), True),
+        (version_table(analysis), True),
+        (glossary_table(), True),
+    ]
+    blocks = [Block(table, folded=folded) for table, folded in tables if table.rows]
+    notes = [CPU_CAVEAT] if analysis.run.device_kind == "cpu" else []
+    if analysis.ranks and not analysis.notices:
+        notes.append("There is no notice: nothing was dropped, guessed or repaired.")
+    title = "How far can I trust this?"
+    return Section("trust", "Trust", title, _lead(analysis), blocks, notes)
+
+
+def _lead(analysis: Analysis) -> str:
+    run = analysis.run
+    read, world = len(run.ranks_present), run.world_size
+    of = f" of {world:,}" if world is not None else ""
+    parts = [f"{read:,}{of} {'rank' if read == 1 and world in {None, 1} else 'ranks'} read"]
+    parts.append(f"{words.plural(run.steps_complete, 'complete step')}")
+    serious = sum(notice.level != "info" for notice in analysis.notices)
+    parts.append(words.plural(serious, "warning") if serious else "no warnings")
+    return f"{', '.join(parts)}."
+
+
+def coverage_table(analysis: Analysis) -> Table:
+    """Return which ranks, steps and clocks were usable."""
+    run = analysis.run
+    facts = [
+        ("Ranks in the run", count(run.world_size)),
+        ("Ranks read", _listed(run.ranks_present)),
+        ("Ranks missing", _listed(run.ranks_missing)),
+        ("Ranks read in part", _listed(run.ranks_partial)),
+        ("Ranks given twice", _listed(run.ranks_duplicated)),
+        ("Steps", f"{ranges(run.steps)} ({run.steps_complete} complete)"),
+        ("Step marks", _step_marks(run)),
+        ("Clock offsets", _clocks(analysis)),
+        ("Work before the first step", count(_device_sum(analysis, "before_first_step"))),
+        ("Device events without times", count(_device_sum(analysis, "untimed_events"))),
+        ("Kernels without a launch record", count(_without_launch(analysis))),
+    ]
+    columns = (Column("What"), Column("Value", "prose"))
+    rows: list[Row] = [(Cell(name), Cell(value)) for name, value in facts]
+    return Table("What was read", columns, rows)
+
+
+def _step_marks(run: RunFacts) -> str:
+    if run.step_source is not None:
+        return run.step_source
+    return "none: the whole recording is one step" if run.steps else "none"
+
+
+def _listed(found: list[int]) -> str:
+    return "none" if not found else f"{len(found):,}: {ranges(found)}"
+
+
+def _clocks(analysis: Analysis) -> str:
+    offsets = [r.clock_offset_ns for r in analysis.ranks if r.clock_offset_ns is not None]
+    if not offsets:
+        return UNKNOWN
+    most = max(abs(offset) for offset in offsets)
+    return f"known for {words.plural(len(offsets), 'rank')}, at most {ms(most)} ms"
+
+
+def _device_sum(analysis: Analysis, field: str) -> int:
+    devices = [device for rank in analysis.ranks for device in rank.devices]
+    return sum(getattr(device, field) for device in devices)
+
+
+def _without_launch(analysis: Analysis) -> int:
+    devices = [device for rank in analysis.ranks for device in rank.devices]
+    return sum(device.total.launches_without_record for device in devices)
+
+
+def notice_table(notices: list[Notice]) -> Table:
+    """Return every notice, the serious ones first."""
+    severity = {"error": 0, "warning": 1, "info": 2}
+    ordered = sorted(notices, key=lambda notice: severity[notice.level])
+    columns = (
+        Column("Level"),
+        Column("What", "prose"),
+        Column("Where", "prose"),
+        Column("Count", "number"),
+        Column("Code"),
+    )
+    rows = [
+        (
+            Cell(notice.level, status=words.LEVELS[notice.level]),
+            Cell(notice.message),
+            Cell(_where(notice)),
+            Cell("–" if notice.count is None else count(notice.count), notice.count),
+            Cell(notice.code),
+        )
+        for notice in ordered
+    ]
+    return Table("Notices", columns, rows)
+
+
+def _where(notice: Notice) -> str:
+    rank = None if notice.rank is None else f"rank {notice.rank}"
+    return ", ".join(part for part in (rank, notice.file) if part) or "–"
+
+
+def left_out_table(analysis: Analysis) -> Table:
+    """Return the steps that are not in the mean everywhere, and why."""
+    columns = (Column("Step"), Column("In the mean", "prose"))
+    rows: list[Row] = [
+        (Cell(one.label, one.step), Cell(in_mean(one)))
+        for one in step_times(analysis)
+        if in_mean(one) != "yes"
+    ]
+    return Table("Steps left out of the mean", columns, rows)
+
+
+def file_table(files: list[SourceFile]) -> Table:
+    """Return every file and what became of it."""
+    columns = (
+        Column("File", "code"),
+        Column("Format"),
+        Column("Rank", "number"),
+        Column("Status"),
+        Column("Size", "number"),
+        Column("Events", "number"),
+        Column("On the device", "number"),
+    )
+    return Table("Files", columns, [_file_row(file) for file in files], sortable=True)
+
+
+def _file_row(file: SourceFile) -> Row:
+    looks: dict[str, Status] = {"complete": "ok", "partial": "warn", "skipped": "unknown"}
+    reason = f"{file.status}: {file.reason}" if file.reason else file.status
+    return (
+        Cell(file.path),
+        Cell(file.format or UNKNOWN),
+        Cell("–" if file.rank is None else str(file.rank), file.rank),
+        Cell(reason, status=looks[file.status]),
+        Cell(size(file.bytes), file.bytes),
+        Cell(count(file.events), file.events),
+        Cell(count(file.device_events), file.device_events),
+    )
+
+
+def version_table(analysis: Analysis) -> Table:
+    """Return the programs and machines the numbers come from."""
+    run = analysis.run
+    facts = [
+        ("TraceLens", analysis.tool.version),
+        ("Result schema", analysis.schema),
+        ("Framework", run.framework_version or UNKNOWN),
+        ("Backend", run.backend or UNKNOWN),
+        ("NCCL", run.nccl_version or UNKNOWN),
+        ("Devices", tally(run.devices) or run.device_kind),
+        ("Hosts", tally(run.hosts) or UNKNOWN),
+        ("Started", run.started or UNKNOWN),
+    ]
+    columns = (Column("What"), Column("Value", "prose"))
+    rows: list[Row] = [(Cell(name), Cell(value)) for name, value in facts]
+    return Table("Versions and machines", columns, rows)
+
+
+def tally(names: list[str], *, most: int = 8) -> str:
+    """Write names with how often each occurs, such as 4 × NVIDIA H100."""
+    counted = Counter(names).most_common()
+    parts = [name if number == 1 else f"{number:,} × {name}" for name, number in counted[:most]]
+    left = len(counted) - most
+    return ", ".join([*parts, f"and {left:,} more"] if left > 0 else parts)
+
+
+def glossary_table() -> Table:
+    """Return what the words of this report mean."""
+    rows: list[Row] = [(Cell(word), Cell(means)) for word, means in words.GLOSSARY]
+    return Table("Glossary", (Column("Word"), Column("Meaning", "prose")), rows)
+
+
+def command(analysis: Analysis) -> str:
+    """Return the command line that makes this analysis again."""
+    parts = ["tracelens", "analyze", shlex.quote(words.visible(analysis.source.path))]
+    for name, value in sorted(analysis.source.options.items()):
+        parts += _option(name, value)
+    return " ".join(parts)
+
+
+def _option(name: str, value: str) -> list[str]:
+    flag = f"--{name.replace('_', '-')}"
+    if value.lower() in {"true", "yes"}:
+        return [shlex.quote(words.visible(flag))]
+    return [shlex.quote(words.visible(part)) for part in (flag, value)]

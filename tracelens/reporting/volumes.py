@@ -1,0 +1,222 @@
+"""Does it move the bytes it should?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracelens.reporting import words
+from tracelens.reporting.content import Block, Bullets, Cell, Column, Figure, Section, Table
+from tracelens.reporting.numbers import (
+    UNKNOWN,
+    SizeUnit,
+    count,
+    multiple,
+    number,
+    percent,
+    size,
+    size_unit,
+)
+
+if TYPE_CHECKING:
+    from tracelens.model.result import (
+        Analysis,
+        Parallelism,
+        PerStepVolume,
+        Prediction,
+        Status,
+        Volumes,
+        VolumeTerm,
+        VolumeVerdict,
+    )
+    from tracelens.reporting.content import Row
+
+VERDICTS: dict[VolumeVerdict, Status] = {
+    "as expected": "ok",
+    "explained": "ok",
+    "unexplained": "warn",
+    "unknown": "unknown",
+}
+_EMPTY = (
+    "No volume was seen and none was predicted. Record the sizes (torch 2.4 or newer writes them "
+    "beside every collective) and name the run: `--layout dp=8,zero=3 --params 6.7B`, "
+    "or the TraceLens profiler plugin, which notes both."
+)
+
+
+def volumes_section(analysis: Analysis) -> Section:
+    """Hold the observed data-parallel traffic against theory."""
+    volumes = analysis.volumes
+    title = "Does it move the bytes it should?"
+    nothing = volumes.per_step.message_bytes is None and volumes.per_step.calls == 0
+    if nothing and not volumes.predictions and not volumes.terms:
+        return Section("volume", "Volume", title, _EMPTY, empty=_EMPTY)
+    blocks = [Block(prediction_table(volumes))]
+    if volumes.terms:
+        blocks.append(Block(term_table(analysis), _figure(analysis)))
+    blocks.append(Block(assumption_table(analysis)))
+    return Section("volume", "Volume", title, lead(volumes), blocks, _notes(analysis))
+
+
+def lead(volumes: Volumes) -> str:
+    """Say the verdict on the bytes in one sentence."""
+    seen = volumes.per_step
+    moved = f"{size(seen.message_bytes)} of messages per step and rank"
+    if seen.multiple_of_parameters is not None:
+        moved += f", {multiple(seen.multiple_of_parameters, 'Ψ')}"
+    if seen.message_bytes is None:
+        moved = "an unknown number of bytes"
+    symbol = words.SYMBOLS[VERDICTS[volumes.verdict]]
+    verdict = f"{symbol} {words.upper_first(volumes.verdict)}: data parallelism moves {moved}."
+    return f"{verdict} {volumes.explanation}" if volumes.explanation else verdict
+
+
+def _notes(analysis: Analysis) -> list[str]:
+    volumes = analysis.volumes
+    notes = [_coverage(volumes)]
+    if volumes.terms:
+        notes.append("The dotted frames mark 5 % around each prediction.")
+    if volumes.unexplained_bytes:
+        notes.append(f"{size(volumes.unexplained_bytes)} per step and rank are not explained.")
+    if volumes.per_step.other_message_bytes:
+        notes.append(
+            f"{size(volumes.per_step.other_message_bytes)} of buffers, norms and flags are "
+            "listed apart: they are no part of the multiple."
+        )
+    return notes
+
+
+def _coverage(volumes: Volumes) -> str:
+    seen = volumes.per_step
+    if not seen.calls:
+        return "No data-parallel call was counted."
+    covered = None if seen.coverage is None else 100 * seen.coverage
+    return (
+        f"Bytes are known for {count(seen.calls_with_bytes)} of {count(seen.calls)} "
+        f"data-parallel calls ({percent(covered)})."
+    )
+
+
+def prediction_table(volumes: Volumes) -> Table:
+    """Return what was observed above what each scheme predicts."""
+    seen = volumes.per_step
+    everything: list[PerStepVolume | Prediction] = [seen, *volumes.predictions]
+    unit = size_unit(v for one in everything for v in (one.message_bytes, one.wire_bytes))
+    columns = (
+        Column("Scheme"),
+        Column("Source"),
+        Column("Multiple of Ψ", "number"),
+        Column(f"Message {unit.name}", "number"),
+        Column(f"Wire {unit.name}", "number"),
+        Column("Observed ÷ predicted", "number"),
+        Column("With the numbers filled in", "prose"),
+    )
+    observed = (
+        Cell("Observed", status=VERDICTS[volumes.verdict]),
+        Cell("this run"),
+        Cell(number(seen.multiple_of_parameters)),
+        Cell(unit.of(seen.message_bytes)),
+        Cell(unit.of(seen.wire_bytes)),
+        Cell(""),
+        Cell(volumes.verdict),
+    )
+    rows = [_prediction_row(prediction, unit) for prediction in volumes.predictions]
+    return Table("Observed and predicted, per step and rank", columns, [observed, *rows])
+
+
+def _prediction_row(prediction: Prediction, unit: SizeUnit) -> Row:
+    known = prediction.observed_over_predicted is not None
+    status: Status | None = "ok" if prediction.matches else None
+    return (
+        Cell(prediction.name),
+        Cell(prediction.kind),
+        Cell(number(prediction.message_multiple)),
+        Cell(unit.of(prediction.message_bytes)),
+        Cell(unit.of(prediction.wire_bytes)),
+        Cell(number(prediction.observed_over_predicted), status=status if known else "unknown"),
+        Cell(_formula(prediction)),
+    )
+
+
+def _formula(prediction: Prediction) -> str:
+    parts = [prediction.formula, prediction.source and f"({prediction.source})"]
+    return " ".join(part for part in parts if part) or "–"
+
+
+def term_table(analysis: Analysis) -> Table:
+    """Return each term of the framework's prediction beside what was observed."""
+    terms = analysis.volumes.terms
+    unit = size_unit(v for term in terms for v in (term.predicted_bytes, term.observed_bytes))
+    columns = (
+        Column("Term"),
+        Column(f"Predicted {unit.name}", "number"),
+        Column(f"Observed {unit.name}", "number"),
+        Column("Ratio", "number"),
+        Column("With the numbers filled in", "prose"),
+        Column("Why", "prose"),
+    )
+    rows = [
+        (
+            Cell(_term_label(analysis, term)),
+            Cell(unit.of(term.predicted_bytes), term.predicted_bytes),
+            Cell(unit.of(term.observed_bytes), term.observed_bytes),
+            _ratio(term),
+            Cell(term.formula),
+            Cell(term.explanation or "–"),
+        )
+        for term in terms
+    ]
+    return Table("Term by term, message bytes per step and rank", columns, rows)
+
+
+def _ratio(term: VolumeTerm) -> Cell:
+    if not term.predicted_bytes or term.observed_bytes is None:
+        return Cell(UNKNOWN, status="unknown")
+    ratio = term.observed_bytes / term.predicted_bytes
+    close = abs(ratio - 1) <= 0.05
+    return Cell(number(ratio), ratio, "ok" if close or term.explanation else "warn")
+
+
+def _term_label(analysis: Analysis, term: VolumeTerm) -> str:
+    if term.group is None:
+        return words.op(term.op)
+    found = next((group for group in analysis.groups if group.id == term.group), None)
+    return words.collective(term.op, found)
+
+
+def _figure(analysis: Analysis) -> Figure | None:
+    both = [
+        (_term_label(analysis, term), term.predicted_bytes, term.observed_bytes)
+        for term in analysis.volumes.terms
+        if term.predicted_bytes is not None and term.observed_bytes is not None
+    ]
+    if not both:
+        return None
+    unit = size_unit(value for _, *pair in both for value in pair)
+    chart = Bullets(
+        [label for label, _, _ in both],
+        [predicted / unit.bytes for _, predicted, _ in both],
+        [observed / unit.bytes for _, _, observed in both],
+        f"{unit.name} per step and rank",
+    )
+    return Figure("figure-volume", lead(analysis.volumes), chart)
+
+
+def assumption_table(analysis: Analysis) -> Table:
+    """Return the strategy, Ψ and the evidence that the predictions stand on."""
+    parallel, psi = analysis.parallelism, analysis.parallelism.parameters
+    facts = [
+        ("Strategy", words.strategy(parallel.strategy), f"{parallel.source}, {_sure(parallel)}"),
+        ("Framework", words.framework(parallel.framework), ""),
+        ("Layout", words.dims(parallel.dims) or "one rank in every dimension", ""),
+        ("Micro-batches accumulated", count(parallel.gradient_accumulation), ""),
+        ("Ψ, parameters", count(psi.count), f"{psi.source or UNKNOWN}, {psi.confidence}"),
+        ("Their bytes", size(analysis.volumes.parameters_bytes), ""),
+        *(("Evidence", line, "") for line in parallel.evidence),
+    ]
+    columns = (Column("Assumption"), Column("Value", "prose"), Column("How it is known"))
+    rows = [tuple(Cell(part) for part in fact) for fact in facts]
+    return Table("What the predictions assume", columns, rows)
+
+
+def _sure(parallel: Parallelism) -> str:
+    return f"{parallel.confidence} confidence"

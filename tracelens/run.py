@@ -1,0 +1,190 @@
+"""Put the reduced files of a run together: ranks, cycles, duplicates, what is missing.
+
+A rank is never decided by sort order, and no file silently replaces another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.notices import notice
+
+if TYPE_CHECKING:
+    from tracelens.model.result import Notice
+    from tracelens.reduction import RankReduction
+
+_SLOW_FIRST_STEP = 1.2
+
+
+@dataclass(slots=True)
+class RankRun:
+    """One rank: its profiler cycles in time order.
+
+    `counted` is False for a second set of files that claims a rank already there: it is shown, but
+    in no mean.
+    """
+
+    rank: int
+    cycles: list[RankReduction]
+    counted: bool = True
+    in_mean: dict[tuple[int, int], bool] = field(default_factory=dict)
+
+    @property
+    def partial(self) -> bool:
+        """Tell whether events of this rank are known to be lost."""
+        return any(
+            c.info.truncated or c.info.damaged_device_events or c.lost for c in self.cycles
+        )
+
+    def complete(self, cycle: int, index: int) -> bool:
+        """Tell whether a step is complete on every device of the rank."""
+        devices = self.cycles[cycle].devices
+        return bool(devices) and all(device.steps[index].complete for device in devices)
+
+    def step_keys(self) -> list[tuple[int, int]]:
+        """Return (cycle, index) of every step."""
+        return [
+            (number, index)
+            for number, cycle in enumerate(self.cycles)
+            for index in range(len(cycle.devices[0].steps) if cycle.devices else 0)
+        ]
+
+
+@dataclass(slots=True)
+class Run:
+    """All ranks, and what a reader must know about their completeness."""
+
+    ranks: list[RankRun]
+    world_size: int | None
+    missing: list[int]
+    duplicated: list[int]
+    notices: list[Notice]
+
+    @property
+    def counted(self) -> list[RankRun]:
+        """Return the ranks that means are over: whole ones, or all if none is whole."""
+        candidates = [rank for rank in self.ranks if rank.counted]
+        return [rank for rank in candidates if not rank.partial] or candidates
+
+
+def assemble(reductions: list[RankReduction]) -> Run:
+    """Sort reduced files into ranks and cycles."""
+    notices: list[Notice] = []
+    by_rank = _by_rank(reductions, notices)
+    ranks: list[RankRun] = []
+    duplicated = []
+    for rank in sorted(by_rank):
+        sets = _cycle_sets(by_rank[rank])
+        if len(sets) > 1:
+            duplicated.append(rank)
+            notices.append(_duplicate_notice(rank, sets))
+        ranks += [RankRun(rank, cycles, counted=i == 0) for i, cycles in enumerate(sets)]
+    world = _world_size(reductions, notices)
+    present = {run.rank for run in ranks}
+    missing = sorted(set(range(world)) - present) if world is not None else []
+    if missing:
+        notices.append(_missing_notice(missing, world or 0))
+    run = Run(ranks, world, missing, duplicated, notices)
+    _decide_means(run)
+    return run
+
+
+def _by_rank(
+    reductions: list[RankReduction], notices: list[Notice]
+) -> dict[int, list[RankReduction]]:
+    by_rank: dict[int, list[RankReduction]] = defaultdict(list)
+    for reduction in reductions:
+        if reduction.info.rank is not None:
+            by_rank[reduction.info.rank].append(reduction)
+    unknown = [r for r in reductions if r.info.rank is None]
+    free = iter(number for number in range(len(reductions) + len(by_rank)) if number not in by_rank)
+    by_process: dict[tuple[str | None, int], int] = {}
+    for reduction in sorted(unknown, key=lambda r: (r.first_ns, r.info.path)):
+        process = (reduction.info.host, reduction.info.process)
+        if process not in by_process:
+            by_process[process] = next(free)
+            file = reduction.info.path
+            notices.append(notice("rank-unknown", file=file, rank=by_process[process]))
+        by_rank[by_process[process]].append(reduction)
+    return by_rank
+
+
+def _cycle_sets(files: list[RankReduction]) -> list[list[RankReduction]]:
+    """Split the files of a rank into sets of cycles: one process, no overlap in time."""
+    sets: list[list[RankReduction]] = []
+    for file in sorted(files, key=lambda r: (r.first_ns, r.info.path)):
+        home = next((cycles for cycles in sets if _follows(cycles[-1], file)), None)
+        if home is None:
+            sets.append([file])
+        else:
+            home.append(file)
+    return sorted(sets, key=lambda cycles: cycles[0].info.path)
+
+
+def _follows(earlier: RankReduction, later: RankReduction) -> bool:
+    same = (earlier.info.host, earlier.info.process) == (later.info.host, later.info.process)
+    return same and later.first_ns >= earlier.last_ns
+
+
+def _duplicate_notice(rank: int, sets: list[list[RankReduction]]) -> Notice:
+    names = ", ".join(cycles[0].info.path for cycles in sets)
+    kept = sets[0][0].info.path
+    return notice("duplicate-rank", rank=rank, count=len(sets), names=names, kept=kept)
+
+
+def _world_size(reductions: list[RankReduction], notices: list[Notice]) -> int | None:
+    said = Counter(r.info.world_size for r in reductions if r.info.world_size)
+    if not said:
+        return None
+    # The most frequent size; among equals the larger one, so that no rank is called missing late.
+    chosen = max(said, key=lambda size: (said[size], size))
+    if len(said) > 1:
+        sizes = ", ".join(f"{size} in {count} files" for size, count in sorted(said.items()))
+        notices.append(notice("world-size-conflict", sizes=sizes, chosen=chosen))
+    return chosen
+
+
+def _missing_notice(missing: list[int], world: int) -> Notice:
+    return notice("missing-ranks", count=len(missing), world=world, ranks=ranges(missing))
+
+
+def ranges(numbers: list[int]) -> str:
+    """Write sorted numbers as ranges: "0-3, 6"."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+
+
+def _decide_means(run: Run) -> None:
+    """Mark the steps means are over: complete ones, without a slow first one."""
+    slow = _slow_cycles(run)
+    for rank in run.ranks:
+        keys = rank.step_keys()
+        complete = {key: rank.complete(*key) for key in keys}
+        kept = {key: ok and not (key[1] == 0 and key[0] in slow) for key, ok in complete.items()}
+        rank.in_mean = kept if any(kept.values()) else complete
+    if slow and any(not rank.in_mean.get((cycle, 0), True) for rank in run.ranks for cycle in slow):
+        run.notices.append(notice("first-step-slow"))
+
+
+def _slow_cycles(run: Run) -> set[int]:
+    """Return the cycles whose first step takes more than 1.2 x the median step, over ranks."""
+    first: dict[int, list[int]] = defaultdict(list)
+    other: list[int] = []
+    for rank in run.counted:
+        for cycle, index in rank.step_keys():
+            window = rank.cycles[cycle].devices[0].steps[index].partition.window_ns
+            if rank.complete(cycle, index):
+                (first[cycle] if index == 0 else other).append(window)
+    if not other:
+        return set()
+    limit = _SLOW_FIRST_STEP * float(np.median(other))
+    return {cycle for cycle, windows in first.items() if float(np.median(windows)) > limit}

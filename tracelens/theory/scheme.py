@@ -1,0 +1,78 @@
+"""A scheme: the collectives a way of training emits per step, as terms of a sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tracelens.theory.collectives import message_factor, wire_factor
+
+Content = Literal["gradient", "parameter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One collective's traffic of a step.
+
+    Attributes:
+        op: The operation.
+        elements: Elements of the full buffers, summed over the step's calls.
+        content: Whether gradients or parameters travel (they may differ in dtype).
+        size: Ranks of the group.
+        formula: How `elements` came about, in symbols and numbers.
+        on: Role of the group where a scheme uses two: shard or replicate.
+        why: Where the term differs from the paper, one clause.
+    """
+
+    op: str
+    elements: float
+    content: Content
+    size: int
+    formula: str
+    on: str = "data-parallel"
+    why: str | None = None
+
+    @property
+    def message_elements(self) -> float:
+        """Elements in the message convention: an all-reduce counts twice."""
+        return message_factor(self.op) * self.elements
+
+    @property
+    def wire_elements(self) -> float:
+        """Elements each rank of a ring sends."""
+        return (wire_factor(self.op, self.size) or 0.0) * self.elements
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """A named sum of terms, from a paper or from what a framework really emits."""
+
+    name: str
+    kind: Literal["paper", "framework"]
+    terms: tuple[Term, ...]
+    source: str
+    why: str | None = None
+
+    @property
+    def message_elements(self) -> float:
+        """Elements per step and rank in the message convention."""
+        return sum(term.message_elements for term in self.terms)
+
+    def message_bytes(self, gradient: int, parameter: int) -> int:
+        """Bytes per step and rank in the message convention, given the two item sizes."""
+        return round(sum(t.message_elements * _item(t, gradient, parameter) for t in self.terms))
+
+    def wire_bytes(self, gradient: int, parameter: int) -> int:
+        """Bytes each rank of a ring sends per step, given the two item sizes."""
+        return round(sum(t.wire_elements * _item(t, gradient, parameter) for t in self.terms))
+
+    @property
+    def formula(self) -> str:
+        """The terms' formulas, joined."""
+        return " + ".join(
+            f"2·({t.formula})" if message_factor(t.op) == 2 else t.formula for t in self.terms
+        )
+
+
+def _item(term: Term, gradient: int, parameter: int) -> int:
+    return gradient if term.content == "gradient" else parameter

@@ -1,0 +1,163 @@
+"""The headline: a handful of numbers, one sentence, one status."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from tracelens.model.result import Metric, Summary
+
+if TYPE_CHECKING:
+    from tracelens.model.result import (
+        CollectiveResult,
+        DeviceResult,
+        Parameters,
+        Partition,
+        RankResult,
+        RunFacts,
+        Status,
+        Volumes,
+    )
+
+_MUCH_EXPOSED_PCT = 10.0
+_WELL_OVERLAPPED_PCT = 70.0
+
+
+def summarise(
+    run: RunFacts,
+    ranks: list[RankResult],
+    volumes: Volumes,
+    parameters: Parameters,
+    collectives: list[CollectiveResult],
+) -> Summary:
+    """Build the summary; every number in it is also elsewhere in the result."""
+    means = [d.mean_step for r in ranks if not r.partial for d in r.devices if d.mean_step]
+    means = means or [d.mean_step for r in ranks for d in r.devices if d.mean_step]
+    metrics = [
+        _step_time([d for r in ranks for d in r.devices]),
+        _exposed(means),
+        _overlap(means),
+        Metric("bubble_pct", "Pipeline bubble", None, "%", detail=_bubble_detail(collectives)),
+        _volume_ratio(volumes),
+    ]
+    statuses = [metric.status for metric in metrics]
+    status = _worst(statuses, volumes, run)
+    clauses = (_time_clause(run, means), _volume_clause(volumes, parameters))
+    return Summary(" ".join(clause for clause in clauses if clause), status, metrics)
+
+
+def _step_time(devices: list[DeviceResult]) -> Metric:
+    windows = [s.partition.window_ns for d in devices for s in d.steps if s.in_mean]
+    if not windows:
+        return Metric("step_time_ns", "Step time", None, "ns", detail="no complete step")
+    detail = "one step" if len(windows) == 1 else f"median of {len(windows)} steps over all ranks"
+    return Metric("step_time_ns", "Step time", statistics.median(windows), "ns", None, "ok", detail)
+
+
+def _share(means: list[Partition], part: str, whole: str) -> float | None:
+    total = sum(getattr(mean, whole) for mean in means)
+    return 100 * sum(getattr(mean, part) for mean in means) / total if total else None
+
+
+def _exposed(means: list[Partition]) -> Metric:
+    value = _share(means, "exposed_comm_ns", "window_ns")
+    status: Status = "unknown"
+    if value is not None:
+        status = "warn" if value > _MUCH_EXPOSED_PCT else "ok"
+    detail = "share of the step in which communication hides behind nothing"
+    return Metric("exposed_comm_pct", "Exposed communication", value, "%", None, status, detail)
+
+
+def _overlap(means: list[Partition]) -> Metric:
+    value = _share(means, "overlapped_comm_ns", "comm_ns")
+    status: Status = "unknown"
+    detail = "share of communication that compute hides"
+    if value is None:
+        detail = "no communication in complete steps"
+    else:
+        status = "ok" if value >= _WELL_OVERLAPPED_PCT else "warn"
+    label = "Communication overlapped"
+    return Metric("overlap_pct", label, value, "%", None, status, detail)
+
+
+def _bubble_detail(collectives: list[CollectiveResult]) -> str:
+    if any(c.op in ("send", "recv", "send_recv") for c in collectives):
+        return "this version does not measure it"
+    return "no pipeline traffic"
+
+
+def _volume_ratio(volumes: Volumes) -> Metric:
+    label = "Volume ÷ theory"
+    papers = [p for p in volumes.predictions if p.kind == "paper"]
+    if not papers or volumes.verdict == "unknown":
+        return Metric("volume_ratio", label, None, "ratio", detail=_short_reason(volumes))
+    value = papers[0].observed_over_predicted
+    status: Status = "ok" if volumes.verdict in ("as expected", "explained") else "warn"
+    detail = f"against {papers[0].name}; {volumes.verdict}"
+    return Metric("volume_ratio", label, value, "ratio", None, status, detail)
+
+
+def _short_reason(volumes: Volumes) -> str:
+    coverage = volumes.per_step.coverage
+    if coverage is not None and coverage < 1:
+        return "not all sizes are known"
+    return "no prediction for this layout" if volumes.per_step.calls else "no such traffic"
+
+
+def _worst(statuses: list[Status], volumes: Volumes, run: RunFacts) -> Status:
+    if not run.steps_complete:
+        return "unknown"
+    if volumes.verdict == "unexplained" or "warn" in statuses or run.ranks_partial:
+        return "warn"
+    return "ok"
+
+
+def _time_clause(run: RunFacts, means: list[Partition]) -> str:
+    if not means:
+        return "No complete step was recorded, so there are no per-step numbers."
+    window = statistics.fmean(mean.window_ns for mean in means)
+    exposed = statistics.fmean(mean.exposed_comm_ns for mean in means)
+    compute = statistics.fmean(mean.compute_ns for mean in means)
+    idle = statistics.fmean(mean.idle_ns for mean in means)
+    step = f"{_ms(window)} step"
+    where = "CPU run: of" if run.device_kind == "cpu" else "Of"
+    if not sum(mean.comm_ns for mean in means):
+        return (
+            f"{where} every {step}, {_ms(compute)} are compute and {_ms(idle)} idle; there is no "
+            "communication."
+        )
+    worst = _most_exposed(means)
+    most = f", most of it {worst}" if worst else ""
+    return (
+        f"{where} every {step}, {_ms(exposed)} ({100 * exposed / window:.3g} %) are exposed "
+        f"communication{most}; {_ms(compute)} are compute and {_ms(idle)} idle."
+    )
+
+
+def _most_exposed(means: list[Partition]) -> str | None:
+    sums: dict[str, int] = {}
+    for mean in means:
+        for op, exposed in mean.exposed_by_op_ns.items():
+            sums[op] = sums.get(op, 0) + exposed
+    return max(sums, key=lambda op: sums[op]).replace("_", "-") if any(sums.values()) else None
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:.3g} ms" if ns < 1e9 else f"{ns / 1e9:.3g} s"
+
+
+def _volume_clause(volumes: Volumes, parameters: Parameters) -> str:
+    multiple = volumes.per_step.multiple_of_parameters
+    if volumes.verdict == "unknown" or multiple is None or parameters.count is None:
+        return ""
+    origin = "as given" if parameters.source == "option" else "inferred from the trace"
+    moved = f"It moves {multiple:.4g}Ψ per step (Ψ = {parameters.count:,}, {origin})"
+    papers = [p for p in volumes.predictions if p.kind == "paper"]
+    matched = [p for p in volumes.predictions if p.matches]
+    if volumes.verdict == "as expected":
+        return f"{moved}, as theory says."
+    if volumes.verdict == "explained" and matched:
+        paper = papers[0].message_multiple if papers else None
+        against = f"the paper says {paper:.4g}Ψ" if paper is not None else "unlike the paper"
+        return f"{moved}; {against}, {matched[0].name} explains the difference."
+    return f"{moved}, which no prediction explains."

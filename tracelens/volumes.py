@@ -1,0 +1,224 @@
+"""Bytes against theory: observed data-parallel traffic beside paper and framework predictions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.dtypes import item_size, standard_name
+from tracelens.model.result import PerStepVolume, Prediction, Volumes, VolumeTerm
+from tracelens.model.trace import NONE
+from tracelens.operations import CODE
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracelens.model.result import VolumeVerdict
+    from tracelens.operations_table import OperationsTable
+    from tracelens.parallelism import Given, Inference
+    from tracelens.theory.scheme import Scheme, Term
+
+TOLERANCE = 0.002
+"""A prediction matches if observed elements are within this share of it (padding is smaller)."""
+
+_GRADIENT_OPS = ("all_reduce", "reduce_scatter", "reduce")
+
+
+def compare(
+    table: OperationsTable, kinds: pd.Series, found: Inference, given: Given, *, combined: bool
+) -> Volumes:
+    """Compare a run's traffic with the schemes of its inferred strategy.
+
+    Args:
+        table: All operations.
+        kinds: What each operation carries.
+        found: The inference.
+        given: The user's options.
+        combined: Whether tensor, pipeline or other model parallelism is present; predictions are
+            then about a part of the model only and are not made.
+    """
+    rows = table.frame["complete"].to_numpy(bool) & (kinds == "parameters").to_numpy()
+    psi = None if combined else found.parameters
+    per_step = _per_step(table, table.frame[rows], kinds, psi)
+    schemes = [] if combined or per_step.message_elements is None else found.schemes
+    sizes = _item_sizes(found, given)
+    predictions = [_prediction(scheme, per_step, sizes) for scheme in schemes]
+    best = _best(predictions)
+    predictions = [_marked(p, matched=p is best and _close(p)) for p in predictions]
+    chosen = schemes[_index(predictions, best)] if best is not None else None
+    verdict = _verdict(predictions, per_step)
+    if combined:
+        explanation: str | None = (
+            "Predictions cover runs of one data-parallel or sharding group; this run also has "
+            "model-parallel groups, so its parameters per rank are not known from the trace"
+        )
+    else:
+        explanation = _explanation(verdict, chosen, per_step)
+    return Volumes(
+        parameters_bytes=psi * sizes[1] if psi is not None and sizes is not None else None,
+        per_step=per_step,
+        predictions=predictions,
+        terms=_terms(table, table.frame[rows], chosen, sizes, found),
+        verdict=verdict,
+        unexplained_bytes=_unexplained(per_step, predictions, verdict),
+        explanation=explanation,
+    )
+
+
+def _per_step(
+    table: OperationsTable, rows: pd.DataFrame, kinds: pd.Series, psi: int | None
+) -> PerStepVolume:
+    """Average over complete steps and counted ranks."""
+    steps = sum(table.complete_steps.values())
+    known = rows[(rows["elements"] != NONE)]
+    if not steps or not len(rows):
+        return PerStepVolume(None, None, None, None)
+    # Calls whose operation is unknown (RCCL's Generic kernels) may carry parameters too.
+    unknown = table.frame["complete"].to_numpy(bool) & (kinds == "unknown").to_numpy()
+    calls = len(rows) + int(unknown.sum())
+    elements = float(known["message_elements"].sum()) / steps
+    other = table.frame["complete"].to_numpy(bool) & (kinds == "other").to_numpy()
+    return PerStepVolume(
+        message_bytes=_mean(known["message_bytes"], steps),
+        wire_bytes=_mean(known["wire_bytes"], steps),
+        multiple_of_parameters=elements / psi if psi else None,
+        coverage=len(known) / calls,
+        calls=calls,
+        calls_with_bytes=len(known),
+        message_elements=elements,
+        other_message_bytes=_mean(table.frame["message_bytes"][other], steps),
+    )
+
+
+def _mean(values: pd.Series, steps: int) -> int | None:
+    numbers = values.to_numpy(np.int64)
+    return None if (numbers == NONE).any() else round(float(numbers.sum()) / steps)
+
+
+def _item_sizes(found: Inference, given: Given) -> tuple[int, int] | None:
+    """Return bytes per gradient and per parameter element, as they travel."""
+    if given.dtype is not None:
+        size = item_size(given.dtype)
+        return (size, size) if size else None
+    dtypes: dict[str, str] = {}
+    for group in found.traffic:
+        dtypes = {**group.dtypes, **dtypes}
+    gradient = next((item_size(dtypes[op]) for op in _GRADIENT_OPS if op in dtypes), None)
+    parameter = next((item_size(d) for op, d in dtypes.items() if op not in _GRADIENT_OPS), None)
+    parameter = parameter or gradient
+    return (gradient or parameter, parameter) if parameter else None  # type: ignore[return-value]
+
+
+def _prediction(
+    scheme: Scheme, observed: PerStepVolume, sizes: tuple[int, int] | None
+) -> Prediction:
+    total = scheme.message_elements
+    elements = observed.message_elements
+    psi = None
+    if observed.multiple_of_parameters and elements:
+        psi = elements / observed.multiple_of_parameters
+    return Prediction(
+        name=scheme.name,
+        kind=scheme.kind,
+        message_multiple=total / psi if psi else None,
+        message_bytes=scheme.message_bytes(*sizes) if sizes else None,
+        wire_bytes=scheme.wire_bytes(*sizes) if sizes else None,
+        observed_over_predicted=elements / total if elements is not None and total else None,
+        formula=scheme.formula,
+        source=scheme.source,
+    )
+
+
+def _marked(prediction: Prediction, *, matched: bool) -> Prediction:
+    return replace(prediction, matches=matched)
+
+
+def _close(prediction: Prediction) -> bool:
+    ratio = prediction.observed_over_predicted
+    return ratio is not None and abs(ratio - 1) <= TOLERANCE
+
+
+def _best(predictions: list[Prediction]) -> Prediction | None:
+    """Return the framework prediction nearest to the observation."""
+    candidates = [p for p in predictions if p.kind == "framework" and p.observed_over_predicted]
+    return min(candidates, key=lambda p: abs((p.observed_over_predicted or 0) - 1), default=None)
+
+
+def _index(predictions: list[Prediction], best: Prediction) -> int:
+    return next(i for i, p in enumerate(predictions) if p.name == best.name)
+
+
+def _verdict(predictions: list[Prediction], observed: PerStepVolume) -> VolumeVerdict:
+    if not predictions or observed.coverage is None or observed.coverage < 1:
+        return "unknown"
+    if any(p.kind == "paper" and _close(p) for p in predictions):
+        return "as expected"
+    return "explained" if any(p.matches for p in predictions) else "unexplained"
+
+
+def _explanation(
+    verdict: VolumeVerdict, chosen: Scheme | None, observed: PerStepVolume
+) -> str | None:
+    if observed.coverage is not None and observed.coverage < 1:
+        return (
+            f"Bytes are known for {observed.calls_with_bytes:,} of {observed.calls:,} calls, so no "
+            "comparison with theory is complete"
+        )
+    if verdict == "unexplained" and chosen is not None:
+        return f"No prediction matches; the nearest is {chosen.name}"
+    why = chosen.why if chosen is not None else None
+    return why[0].upper() + why[1:] if why else None
+
+
+def _terms(
+    table: OperationsTable,
+    rows: pd.DataFrame,
+    chosen: Scheme | None,
+    sizes: tuple[int, int] | None,
+    found: Inference,
+) -> list[VolumeTerm]:
+    if chosen is None or sizes is None:
+        return []
+    steps = sum(table.complete_steps.values())
+    return [_term(rows, term, sizes, steps, found) for term in chosen.terms]
+
+
+def _term(
+    rows: pd.DataFrame, term: Term, sizes: tuple[int, int], steps: int, found: Inference
+) -> VolumeTerm:
+    each = sizes[0] if term.content == "gradient" else sizes[1]
+    group = found.traffic[-1 if term.on == "replicate" else 0].group
+    mine = rows[rows["op"] == CODE[term.op]]
+    predicted = round(term.message_elements * each)
+    return VolumeTerm(
+        op=term.op,
+        group=f"g{group.index}",
+        predicted_bytes=predicted,
+        observed_bytes=_mean(mine["message_bytes"], steps) if len(mine) else 0,
+        formula=f"{'2 x ' if term.op == 'all_reduce' else ''}({term.formula}) x {each} B = "
+        f"{predicted:,} B",
+        explanation=term.why,
+    )
+
+
+def _unexplained(
+    observed: PerStepVolume, predictions: list[Prediction], verdict: VolumeVerdict
+) -> int | None:
+    if verdict == "unknown" or observed.message_bytes is None:
+        return None
+    if verdict in ("as expected", "explained"):
+        return 0
+    best = _best(predictions)
+    if best is None or best.message_bytes is None:
+        return None
+    return observed.message_bytes - best.message_bytes
+
+
+def dtype_name(found: Inference, given: Given) -> str | None:
+    """Return the dtype parameters travel in."""
+    if given.dtype:
+        return standard_name(given.dtype)
+    names = [d for group in found.traffic for d in group.dtypes.values()]
+    return names[0] if names else None
