@@ -1,11 +1,11 @@
 """Read profiler traces of distributed training: where time goes, whether bytes match theory.
 
-    import tracelens
+import tracelens
 
-    analysis = tracelens.analyze("traces/")
-    analysis.tables.steps            # pandas
-    traces = tracelens.load("traces/")
-    traces[0].device_events          # pandas
+analysis = tracelens.analyze("traces/")
+analysis.tables.steps            # pandas
+traces = tracelens.load("traces/")
+traces[0].device_events          # pandas
 """
 
 from __future__ import annotations

@@ -28,7 +28,9 @@ _TOP = 30
 _EPOCH_2000_NS = 946_684_800 * 10**9
 
 
-def analyse(run: Run, source: result.Source, notices: list[Notice], given: Given) -> result.Analysis:
+def analyse(
+    run: Run, source: result.Source, notices: list[Notice], given: Given
+) -> result.Analysis:
     """Run the cross-rank passes and build the result.
 
     Args:
@@ -46,7 +48,8 @@ def analyse(run: Run, source: result.Source, notices: list[Notice], given: Given
     combined = any(dims[name] > 1 for name in ("tp", "pp", "ep", "cp"))
     compared = volumes.compare(table, kinds, found, given, combined=combined)
     layout = _parallelism(found, dims, given, combined=combined)
-    ranks = [_rank(rank) for rank in run.ranks]
+    counted = {id(rank) for rank in run.counted}
+    ranks = [_rank(rank, in_means=id(rank) in counted) for rank in run.ranks]
     rows = collectives.collective_results(table, kinds)
     facts = _facts(run)
     hosts = {rank.rank: rank.cycles[0].info.host for rank in run.ranks}
@@ -81,7 +84,7 @@ def _final_kinds(
     return kinds.mask(broadcast & (kinds == "parameters").to_numpy(), "other")
 
 
-def _rank(rank: RankRun) -> result.RankResult:
+def _rank(rank: RankRun, *, in_means: bool) -> result.RankResult:
     keys = sorted({(d.process, d.device) for cycle in rank.cycles for d in cycle.devices})
     return result.RankResult(
         rank=rank.rank,
@@ -91,6 +94,7 @@ def _rank(rank: RankRun) -> result.RankResult:
         devices=[_device(rank, process, device) for process, device in keys],
         top_kernels=_top_kernels(rank),
         host=rank.cycles[0].info.host,
+        in_means=in_means,
     )
 
 
@@ -176,7 +180,9 @@ def _top_kernels(rank: RankRun) -> list[result.KernelResult]:
 def _facts(run: Run) -> result.RunFacts:
     infos = [cycle.info for rank in run.ranks for cycle in rank.cycles]
     first = run.counted[0]
-    steps = sorted({s.step for r in run.ranks for c in r.cycles for d in c.devices for s in d.steps})
+    steps = sorted(
+        {s.step for r in run.ranks for c in r.cycles for d in c.devices for s in d.steps}
+    )
     started = min((c.first_ns for r in run.ranks for c in r.cycles if c.devices), default=0)
     return result.RunFacts(
         world_size=run.world_size,

@@ -57,9 +57,10 @@ def collective_results(table: OperationsTable, kinds: pd.Series) -> list[Collect
     """Aggregate all operations; numbers are means per member rank that is present."""
     frame = table.frame.assign(kind=kinds)
     results = []
-    for (group, op, dtype, kind), rows in frame.groupby(["group", "op", "dtype", "kind"]):
+    for key, rows in frame.groupby(["group", "op", "dtype", "kind"]):
+        group, op, dtype, kind = (str(part) for part in key)
         merged = table.groups[int(group)]
-        results.append(_collective(table, merged, OPERATIONS[int(op)], str(dtype), str(kind), rows))
+        results.append(_collective(table, merged, OPERATIONS[int(op)], dtype, kind, rows))
     return sorted(results, key=lambda c: (-(c.exposed_ns or 0), -(c.time_ns or 0), c.group, c.op))
 
 

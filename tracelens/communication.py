@@ -1,16 +1,16 @@
 """Decide which device events communicate, what they do, and which operations they carry.
 
-Layers, strongest first (docs/attribution.md): arguments on the kernel, the `record_param_comms` that
-launched it, the c10d operator around it, the process group's own range, the kernel's name, the
-user's rules. Each layer fills what the stronger ones left open: an old record may know the size and
-only the range the name. An operation is counted once, whatever number of records and kernels it has.
+Layers, strongest first (docs/attribution.md): arguments on the kernel, the `record_param_comms`
+that launched it, the c10d operator around it, the process group's own range, the kernel's name, the
+user's rules. Each layer fills what the stronger ones left open: an old record may know the size,
+only the range the name. An operation is counted once, however many records and kernels it has.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from tracelens.model.trace import NONE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import pandas as pd
     from numpy.typing import NDArray
 
     from tracelens.intervals import Ints
@@ -70,28 +69,49 @@ class Identified:
     in_graphs: int = 0
 
 
+class _ThreadRanges(NamedTuple):
+    """The ranges of one thread by start; `outer` is the range a range begins in, -1 if none."""
+
+    start: list[int]
+    end: list[int]
+    row: list[int]
+    outer: list[int]
+
+
 class Ranges:
     """Nested host ranges per thread: who encloses an instant, innermost first."""
 
     def __init__(self, rows: Iterable[int], thread: Ints, start: Ints, end: Ints) -> None:
-        self._threads: dict[int, tuple[list[int], list[int], list[int]]] = {}
+        self._threads: dict[int, _ThreadRanges] = {}
         for row in sorted(rows, key=lambda row: (start[row], -end[row])):
-            starts, ends, names = self._threads.setdefault(int(thread[row]), ([], [], []))
-            starts.append(int(start[row]))
-            ends.append(int(end[row]))
-            names.append(int(row))
+            ranges = self._threads.setdefault(int(thread[row]), _ThreadRanges([], [], [], []))
+            outer = len(ranges.row) - 1
+            while outer >= 0 and ranges.end[outer] < start[row]:
+                outer = ranges.outer[outer]
+            ranges.start.append(int(start[row]))
+            ranges.end.append(int(end[row]))
+            ranges.row.append(int(row))
+            ranges.outer.append(outer)
 
-    def enclosing(self, thread: int, at: int, depth: int = 16) -> list[int]:
-        """Return the rows around an instant, innermost first; looks back `depth` ranges."""
-        starts, ends, rows = self._threads.get(thread, ([], [], []))
-        position = bisect_right(starts, at)
-        nearby = range(position - 1, max(position - 1 - depth, -1), -1)
-        return [rows[i] for i in nearby if ends[i] >= at]
+    def enclosing(self, thread: int, at: int) -> list[int]:
+        """Return the rows around an instant, innermost first."""
+        ranges = self._threads.get(thread)
+        found: list[int] = []
+        if ranges is not None:
+            place = bisect_right(ranges.start, at) - 1
+            while place >= 0:
+                if ranges.end[place] >= at:
+                    found.append(ranges.row[place])
+                place = ranges.outer[place]
+        return found
 
     def between(self, thread: int, low: int, high: int) -> list[int]:
         """Return the rows of a thread that start in [low, high)."""
-        starts, _, rows = self._threads.get(thread, ([], [], []))
-        return rows[bisect_right(starts, low - 1) : bisect_right(starts, high - 1)]
+        ranges = self._threads.get(thread)
+        if ranges is None:
+            return []
+        first, last = bisect_left(ranges.start, low), bisect_left(ranges.start, high)
+        return ranges.row[first:last]
 
 
 class Evidence:
@@ -112,7 +132,11 @@ class Evidence:
             for kind in ("record", "operator", "annotation")
         }
         external = self.columns["external_id"]
-        self.record_of = {int(external[row]): int(row) for row in self.by_source["record"]}
+        self.record_of = {
+            int(external[row]): int(row)
+            for row in self.by_source["record"]
+            if self.name(int(row)).lower() not in operations.LAUNCH_NOTHING
+        }
         self.record_of.pop(NONE, None)
         calls = trace.host_calls
         outer = np.flatnonzero(np.asarray(calls["kind"].astype(object)) == "outer")
@@ -140,12 +164,11 @@ class Evidence:
         """Merge rows, strongest first, into one operation."""
         merged: dict[str, Any] = {}
         for column in _NUMBERS:
-            merged[column] = self._first(column, rows)
-        for column in ("dtype", "group_name", "group_description", "group_ranks", "in_splits"):
+            value = self._first(column, rows)
+            merged[column] = None if value is None else int(value)
+        for column in _TEXTS:
             merged[column] = next((v for row in rows if (v := self.columns[column][row])), "")
-        whole = {k: int(v) for k, v in merged.items() if v is not None and not isinstance(v, str)}
-        texts = {k: v for k, v in merged.items() if isinstance(v, str)}
-        return Operation(op=op, source=source, **whole, **texts)
+        return Operation(op=op, source=source, **merged)
 
     def _first(self, column: str, rows: Sequence[int]) -> Any:
         # A size of 0 in a weaker layer means "not recorded", so the first known one wins.
@@ -182,6 +205,7 @@ class _Linker:
             for row in self.evidence.by_source["args"]
         }
         self.last_batch: dict[int, int] = {}
+        self.batch_op: dict[int, str] = {}
 
     def run(self) -> Identified:
         kinds = np.asarray(self.events["kind"].astype(object))
@@ -194,6 +218,7 @@ class _Linker:
             if op is not None:
                 event_class[event] = COMMUNICATION
                 event_op[event] = operations.CODE[op]
+        self._add_copy_engines(kinds, result)
         graph = self.columns["graph"]
         result.in_graphs = int(((graph != NONE) & (event_class == COMMUNICATION)).sum())
         self._add_unlinked(result)
@@ -221,19 +246,21 @@ class _Linker:
     def _event(self, event: int, named: str | None) -> str | None:
         """Identify one kernel and add its operation, unless a sibling kernel already did."""
         layers = self._layers(event)
-        rows = [row for _, row in layers]
         batch = self._batch(event, layers)
         if batch is not None:
             return batch
         op, source = self._decide(event, layers, named)
-        if op is None:
-            return None
+        if op is not None:
+            self._attach(event, layers, op, source)
+        return op
+
+    def _attach(self, event: int, layers: list[tuple[str, int]], op: str, source: str) -> None:
+        rows = [row for _, row in layers]
         key = self._key(event, layers)
         if key not in self.by_key:
             self._new(key, self.evidence.build(rows, op, source), event)
         self.owner[event] = self.by_key[key]
         self.used.update(rows)
-        return op
 
     def _new(self, key: tuple[str, int], operation: Operation, event: int) -> None:
         operation.event = event
@@ -294,9 +321,12 @@ class _Linker:
         `batch_isend_irecv` launches in ncclGroupEnd, outside the records of its operations, inside
         an `nccl:coalesced` range or none (pytorch issue 194693).
         """
-        coalesced = [row for source, row in layers if source == "annotation"]
-        if not any("coalesced" == self.evidence.name(r).rpartition(":")[2] for r in coalesced):
+        coalesced = self._coalesced(layers)
+        if coalesced is None:
             return None
+        if ("batch", coalesced) in self.by_key:  # a second kernel of the same batch
+            self.owner[event] = self.by_key["batch", coalesced]
+            return self.batch_op[coalesced]
         thread, at = int(self.columns["launch_thread"][event]), int(self.columns["launch"][event])
         low = self.last_batch.get(thread, NONE + 1)
         self.last_batch[thread] = at
@@ -311,9 +341,32 @@ class _Linker:
         self.used.update(rows)
         if not rows:
             return None
-        self.owner[event] = self.by_key["row", rows[0]]
+        self.owner[event] = self.by_key["batch", coalesced] = self.by_key["row", rows[0]]
         kinds = {operations.canonical(self.evidence.name(row)) for row in rows}
-        return str(kinds.pop()) if len(kinds) == 1 else operations.SEND_RECV
+        self.batch_op[coalesced] = str(kinds.pop()) if len(kinds) == 1 else operations.SEND_RECV
+        return self.batch_op[coalesced]
+
+    def _coalesced(self, layers: list[tuple[str, int]]) -> int | None:
+        ranges = (row for source, row in layers if source == "annotation")
+        return next((r for r in ranges if self.evidence.name(r).endswith(":coalesced")), None)
+
+    def _add_copy_engines(self, kinds: NDArray[Any], result: Identified) -> None:
+        """Let copies between devices communicate where their record launched no kernel.
+
+        NCCL 2.28 and later gathers with copy engines when it is told to use no SM (theory.md 4.4).
+        """
+        names = self.events["name"].cat
+        peer = np.array(["PtoP" in str(name) for name in names.categories], bool)
+        with_kernel = frozenset(self.used)
+        for event in np.flatnonzero((kinds == "copy") & peer[names.codes.to_numpy()]):
+            layers = self._layers(int(event))
+            if all(source != "record" or row in with_kernel for source, row in layers):
+                continue
+            op, source = self._decide(int(event), layers, None)
+            if op is not None:
+                self._attach(int(event), layers, op, source)
+                result.event_class[event] = COMMUNICATION
+                result.event_op[event] = operations.CODE[op]
 
     def _add_unlinked(self, result: Identified) -> None:
         """Add recorded operations that launched no kernel: copy engines, lost device records.
@@ -336,6 +389,7 @@ class _Linker:
 
 
 _P2P = (operations.SEND, operations.RECV)
+_TEXTS = ("dtype", "group_name", "group_description", "group_ranks", "in_splits")
 _NUMBERS = (
     "in_elems",
     "out_elems",

@@ -8,7 +8,8 @@ _SIZES = {
     "float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2",
     2: "short uint16 int16 half bfloat16 float16 short-int unsigned-short",
     4: "int uint32 int32 float float32 qint32 complexhalf unsigned-int",
-    8: "long unsigned-long uint64 int64 double float64 complexfloat long-int complex64 c10::complex<float>",
+    8: "long unsigned-long uint64 int64 double float64 complexfloat long-int "
+    "complex64 c10::complex<float>",
     16: "complexdouble complex128 c10::complex<double>",
 }
 _SIZE_OF = {name: size for size, names in _SIZES.items() for name in names.split()}

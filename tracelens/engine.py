@@ -151,9 +151,7 @@ def _parser(name: str | None) -> Parser:
 # reading -----------------------------------------------------------------------------------------
 
 
-def _read(
-    candidates: list[Candidate], options: Options, progress: Progress
-) -> list[_Outcome]:
+def _read(candidates: list[Candidate], options: Options, progress: Progress) -> list[_Outcome]:
     traces = [c for c in candidates if c.parser is not None]
     progress.start(len(traces), sum(c.size for c in traces))
     workers = options.workers or _workers(traces)
@@ -215,9 +213,7 @@ def _reduce_file(
     return outcome
 
 
-def _selected(
-    reductions: list[RankReduction], ranks: frozenset[int] | None
-) -> list[RankReduction]:
+def _selected(reductions: list[RankReduction], ranks: frozenset[int] | None) -> list[RankReduction]:
     return [r for r in reductions if ranks is None or r.info.rank in ranks]
 
 
@@ -232,12 +228,20 @@ def _cycles(run: Run) -> dict[str, int]:
 def _source_file(
     candidate: Candidate, outcomes: list[_Outcome], cycles: dict[str, int]
 ) -> SourceFile:
-    outcome = next((o for o in outcomes if o.candidate is candidate), None)
+    outcome = next((o for o in outcomes if o.candidate == candidate), None)
     first = outcome.reductions[0] if outcome and outcome.reductions else None
     if outcome is None or first is None:
         reason = candidate.reason if outcome is None else outcome.error
         return SourceFile(
-            candidate.shown, candidate.format, None, None, "skipped", reason, candidate.size, None, None
+            candidate.shown,
+            candidate.format,
+            None,
+            None,
+            "skipped",
+            reason,
+            candidate.size,
+            None,
+            None,
         )
     partial = first.info.truncated or first.info.damaged_device_events > 0
     return SourceFile(
@@ -276,7 +280,9 @@ def _nothing(
     """Say in one line why there is nothing to analyse."""
     where = _names(paths)
     if any(o.reductions for o in outcomes):
-        present = sorted({r.info.rank for o in outcomes for r in o.reductions if r.info.rank is not None})
+        present = sorted(
+            {r.info.rank for o in outcomes for r in o.reductions if r.info.rank is not None}
+        )
         asked = sorted(options.ranks or ())
         message = f"{where}: none of the ranks {asked} is there (found: {present})"
         return InputError(message, slug="no-such-rank")
@@ -286,4 +292,6 @@ def _nothing(
         hint = "traces end in .json or .json.gz; see docs/recording.md for how to record them"
         return InputError(f"{where}: no trace file in it", hint=hint, slug="no-traces")
     more = f" (and {len(reasons) - 3} more)" if len(reasons) > 3 else ""
-    return InputError(f"{where}: nothing can be analysed: {'; '.join(reasons[:3])}{more}", slug="no-traces")
+    return InputError(
+        f"{where}: nothing can be analysed: {'; '.join(reasons[:3])}{more}", slug="no-traces"
+    )

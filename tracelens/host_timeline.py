@@ -1,8 +1,8 @@
 """The timeline of a CPU run: no device, so the process's threads stand in for it.
 
 Communication is the backend's own ranges (`gloo:all_reduce` on its run loop threads), compute the
-operator time of all other threads outside collectives and waits. gloo records sizes only on the c10d
-operators that enqueued the work, so each range is matched to its operator.
+operator time of all other threads outside collectives and waits. gloo records full sizes only on
+the c10d operators that enqueued the work, so each range is matched to its operator.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
 _ANNOTATED_AS = {
     operations.REDUCE_SCATTER: (operations.REDUCE_SCATTER, operations.ALL_REDUCE),
 }
+_GATHERS = (operations.ALL_GATHER, operations.GATHER)
 
 
 class HostTimeline(NamedTuple):
@@ -109,14 +110,16 @@ def _own_sizes(evidence: Evidence, operation: Operation, row: int) -> None:
         other = evidence.value("out_elems" if name == "in_elems" else "in_elems", row)
         if value is not None or other is not None:
             setattr(operation, name, None if value is None else int(value))
+        elif name == "out_elems" and operation.op in _GATHERS:
+            operation.out_elems = None  # only the range has a size, and it names the input
 
 
 def _lone(evidence: Evidence, row: int) -> Operation:
     """Build the operation of a range whose operator was not recorded (launched before)."""
     op = operations.canonical(evidence.name(row)) or operations.UNKNOWN
     operation = evidence.build([row], op, "annotation")
-    if op in (operations.ALL_GATHER, operations.GATHER):
-        operation.out_elems = None  # the range names the input only
+    if op in _GATHERS:
+        operation.out_elems = None
     operation.event = row
     return operation
 

@@ -90,7 +90,8 @@ def intersect(first: Intervals, second: Intervals) -> Intervals:
 def covered(intervals: Intervals, start: Ints, end: Ints) -> Ints:
     """Measure how much of each query [start, end) a union covers."""
     measure = np.concatenate(([0], np.cumsum(intervals.end - intervals.start)))
-    return np.maximum(_before(intervals, measure, end) - _before(intervals, measure, start), 0)
+    share: Ints = _before(intervals, measure, end) - _before(intervals, measure, start)
+    return np.maximum(share, 0)
 
 
 def _before(intervals: Intervals, measure: Ints, at: Ints) -> Ints:

@@ -105,7 +105,8 @@ NOTICES: dict[str, NoticeKind] = {
         "sizes are unknown",
     ),
     "steps-differ": NoticeKind(
-        "warning", "the ranks recorded different steps ({steps}); per-step rows cover each rank's own"
+        "warning",
+        "the ranks recorded different steps ({steps}); per-step rows cover each rank's own",
     ),
     "no-device-time": NoticeKind(
         "info", "{count} recorded collectives have no device time; their bytes are counted"

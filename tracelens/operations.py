@@ -21,7 +21,7 @@ SCATTER = "scatter"
 SEND = "send"
 RECV = "recv"
 SEND_RECV = "send_recv"
-"""A kernel that sends and receives (batched p2p, or an all-to-all known by its kernel name only)."""
+"""A kernel that sends and receives: batched p2p, or an all-to-all known by kernel name only."""
 BARRIER = "barrier"
 UNKNOWN = "unknown"
 
@@ -61,11 +61,18 @@ _WORDS = (
 NOT_OPERATIONS = frozenset({"wait", "init", "barrier", "end_coalescing", "start_coalescing"})
 """Pseudo collectives of record_param_comms: they move nothing."""
 
+LAUNCH_NOTHING = NOT_OPERATIONS - {"barrier"}  # a barrier launches an all-reduce of one element
+
 
 def canonical(name: str) -> str | None:
     """Map a recorded collective name (`_allgather_base`, `nccl:all_to_all`) to its operation."""
     squeezed = re.sub(r"[^a-z]", "", name.lower())
     return next((operation for word, operation in _WORDS if word in squeezed), None)
+
+
+def named(operation: str) -> str:
+    """Return an operation as prose writes it: all-gather."""
+    return operation.replace("_", "-")
 
 
 class Rule(NamedTuple):

@@ -113,4 +113,7 @@ def _small(frame: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     elements = frame["elements"].to_numpy(np.int64)
     sizes = np.array([item_size(name) or 4 for name in frame["dtype"]], np.int64)
     known = elements != NONE
-    return known & (np.where(known, elements, 0) * sizes <= MONITORING_BYTES)
+    small: np.ndarray[tuple[int], np.dtype[np.bool_]] = known & (
+        np.where(known, elements, 0) * sizes <= MONITORING_BYTES
+    )
+    return small

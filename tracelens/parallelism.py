@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tracelens.model.result import Confidence
     from tracelens.theory.scheme import Scheme
-    from tracelens.traffic import GroupTraffic, Traffic
+    from tracelens.traffic import Call, GroupTraffic, Traffic
 
 _CLOSE = 0.02  # padding: docs/theory.md, "Padding"
 _KEPT_BELOW = 1.5  # gathers over Ψ: 1 if parameters stay gathered until backward, 2 - root if not
@@ -240,7 +240,7 @@ def _sharded_3(view: _View) -> Inference | None:
             confidence="medium",
             evidence=[
                 _ratio_text(view),
-                "the forward's all-gathers stand before the first reduction, without FSDP's ranges: "
+                "forward's all-gathers stand before the first reduction, without FSDP's ranges: "
                 "parameters are sharded (DeepSpeed ZeRO-3, or another implementation)",
                 _ONE_MICRO_BATCH,
             ],
@@ -315,7 +315,11 @@ def _ddp(view: _View) -> Inference | None:
         confidence="high" if forwards else "medium",
         evidence=[
             f"all-reduces of {reduced:,.0f} elements per step, no all-gather or reduce-scatter",
-            *([f"{forwards:g} ranges DistributedDataParallel.forward per step"] if forwards else []),
+            *(
+                [f"{forwards:g} ranges DistributedDataParallel.forward per step"]
+                if forwards
+                else []
+            ),
             why,
         ],
         parameters=psi,
@@ -375,10 +379,15 @@ def _fsdp_passes(view: _View) -> tuple[int, int]:
     The first all-gather of a step is the root's, one each forward pass. Units may be equal in size,
     so the rarest (size, range) tells how often a unit reduces.
     """
-    gathers = [(c.elements, c.mark) for c in view.main.calls if c.op == ALL_GATHER]
-    scatters = Counter((c.elements, c.mark) for c in view.main.calls if c.op == REDUCE_SCATTER)
+    gathers = [_unit(call) for call in view.main.calls if call.op == ALL_GATHER]
+    scatters = Counter(_unit(call) for call in view.main.calls if call.op == REDUCE_SCATTER)
     passes = gathers.count(gathers[0]) if gathers else 1
     return passes, min(scatters.values(), default=1)
+
+
+def _unit(call: Call) -> tuple[int, str]:
+    """Name the unit a call belongs to: its size, and its name where FSDP2's ranges say it."""
+    return call.elements, call.mark if call.mark.startswith("FSDP::") else ""
 
 
 def _root_elements(view: _View) -> int:
@@ -386,10 +395,9 @@ def _root_elements(view: _View) -> int:
     gathers = [call for call in view.main.calls if call.op == ALL_GATHER]
     if not gathers:
         return 0
-    root = gathers[0]
-    times = Counter((call.elements, call.mark) for call in gathers)
-    own = times.pop((root.elements, root.mark))
-    return root.elements if own < min(times.values(), default=1) else 0
+    times = Counter(_unit(call) for call in gathers)
+    own = times.pop(_unit(gathers[0]))
+    return gathers[0].elements if own < min(times.values(), default=1) else 0
 
 
 def _share_after(main: GroupTraffic) -> float:
@@ -407,8 +415,8 @@ def _finish(found: Inference, view: _View) -> Inference:
     else:
         found.parameters_confidence = "high" if found.confidence == "high" else "medium"
         found.evidence.append(
-            "Ψ is read off the same traffic, so the comparison checks which collectives run and how "
-            "often; give --params to check the total too"
+            "Ψ is read off the same traffic, so the comparison checks which collectives run and "
+            "how often; give --params to check the total too"
         )
     stage = view.given.zero_stage
     if stage is not None and found.strategy in ("zero1-or-2", "zero1", "zero2", "zero3"):

@@ -6,7 +6,7 @@ with the number of collectives and steps, never with the number of events.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,7 +114,7 @@ class _View:
     owner: Ints
 
 
-def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankReduction:  # noqa: B008
+def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankReduction:
     """Reduce one trace."""
     marks = _selected(steps.find(trace.marks, selection.step_pattern), selection)
     if len(trace.device_events):
@@ -135,7 +135,8 @@ def _selected(marks: StepMarks, selection: Selection) -> StepMarks:
     keep = [i for i, number in enumerate(marks.number) if selection.keeps(number)]
     if len(keep) == len(marks):
         return marks
-    return marks._replace(
+    return replace(
+        marks,
         number=[marks.number[i] for i in keep],
         occurrence=[marks.occurrence[i] for i in keep],
         start=marks.start[keep],
@@ -220,7 +221,9 @@ class _Reducer:
 
     def _launch_steps(self) -> None:
         if len(self.marks):
-            launch = np.array([NONE if o.launch is None else o.launch for o in self.found], np.int64)
+            launch = np.array(
+                [NONE if o.launch is None else o.launch for o in self.found], np.int64
+            )
             self.step = steps.launching_step(self.marks, launch)
 
     def _device(self, view: _View) -> DeviceReduction:
@@ -255,7 +258,9 @@ class _Reducer:
             return steps.host_windows(self.marks, timeline.start, view.launch)
         return steps.device_windows(self.marks, timeline.start, timeline.end, view.launch)
 
-    def _steps(self, timeline: Timeline, parts: Unions, windows: steps.Windows) -> list[StepReduction]:
+    def _steps(
+        self, timeline: Timeline, parts: Unions, windows: steps.Windows
+    ) -> list[StepReduction]:
         lost_in = steps.launching_step(self.marks, self.lost)
         lost_per_step = [int((lost_in == index).sum()) for index in range(len(self.marks))]
         periods = np.append(np.diff(self.marks.start), self.marks.end[-1] - self.marks.start[-1])
@@ -382,7 +387,9 @@ _ROW_COLUMNS = (
 )
 
 
-def _operation_row(operation: Operation, group: Group, place: int, rank: int | None) -> tuple[Any, ...]:
+def _operation_row(
+    operation: Operation, group: Group, place: int, rank: int | None
+) -> tuple[Any, ...]:
     """Return an operation's sizes in both conventions; `NONE` is unknown."""
     size = operation.group_size if operation.group_size is not None else group.size
     elements = full_elements(operation.op, operation.in_elems, operation.out_elems, size)
@@ -453,12 +460,15 @@ def _lost_launches(trace: RankTrace) -> Ints:
     kinds = np.asarray(calls["kind"].astype(object))
     correlation = calls["correlation"].to_numpy()
     launches = (kinds == "launch") & (correlation != NONE) & (correlation != 0)
-    memset = [code for code, name in enumerate(calls["name"].cat.categories) if "emset" in str(name)]
+    memset = [
+        code for code, name in enumerate(calls["name"].cat.categories) if "emset" in str(name)
+    ]
     launches &= ~np.isin(calls["name"].cat.codes.to_numpy(), memset)
     if not len(trace.device_events) and not trace.info.truncated:
         return np.empty(0, np.int64)  # a CPU-only profile has no device records at all
     lost = launches & ~np.isin(correlation, trace.device_events["correlation"].to_numpy())
-    return calls["start"].to_numpy()[lost]
+    times: Ints = calls["start"].to_numpy()[lost]
+    return times
 
 
 def _backend(trace: RankTrace) -> str:

@@ -41,7 +41,9 @@ class Parser(Protocol):
     def inspect(self, path: Path) -> FileFacts:
         """Say what a file holds without parsing it whole (rank, world size, steps)."""
 
-    def parse(self, path: Path, *, on_bytes: Callable[[int], None] | None = None) -> list[RankTrace]:
+    def parse(
+        self, path: Path, *, on_bytes: Callable[[int], None] | None = None
+    ) -> list[RankTrace]:
         """Read a file, however broken.
 
         Args:
@@ -94,7 +96,7 @@ def _load(group: Group, entry: metadata.EntryPoint) -> Plugin:
         missing = [name for name in _REQUIRED[group] if not hasattr(instance, name)]
         if missing:
             raise TypeError(f"it has no {', '.join(missing)}")
-    except Exception as error:  # noqa: BLE001 - a stranger's code may raise anything
+    except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         return Plugin(group, entry.name, distribution, version, None, reason)
     return Plugin(group, entry.name, distribution, version, instance, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,7 +35,8 @@ _REPEATED = re.compile(
 )
 
 
-class StepMarks(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StepMarks:
     """Host ranges of the steps in time order; `occurrence` counts repeats of a number."""
 
     number: list[int]

@@ -111,7 +111,7 @@ def _activation_reductions(frame: pd.DataFrame) -> np.ndarray[tuple[int], np.dty
     functional = frame["functional"].to_numpy(bool) & (frame["dimensions"].to_numpy(np.int64) >= 2)
     result |= functional & ~frame["small"].to_numpy(bool)
     reductions = (frame["op"] == CODE[operations.ALL_REDUCE]).to_numpy() & many_dimensions
-    for _, rows in frame[reductions].groupby(["group", "dtype", "rank"]).groups.items():
+    for rows in frame[reductions].groupby(["group", "dtype", "rank"]).groups.values():
         sizes = Counter(frame.loc[rows, "elements"])
         most = sizes.most_common(1)[0][1]
         if most >= _MANY_CALLS and most >= _REPEATED_SHARE * len(rows):
@@ -148,9 +148,7 @@ def _group_traffic(table: OperationsTable, group: MergedGroup, frame: pd.DataFra
         elements[name] = float(rows["elements"].sum()) / steps if steps else 0.0
         dtypes[name] = str(rows.groupby("dtype")["elements"].sum().idxmax())
     unknown = len(frame) - len(known)
-    return GroupTraffic(
-        group, elements, _reference_step(known), dtypes, unknown, _by_step(known)
-    )
+    return GroupTraffic(group, elements, _reference_step(known), dtypes, unknown, _by_step(known))
 
 
 def _by_step(frame: pd.DataFrame) -> list[int]:

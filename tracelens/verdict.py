@@ -6,6 +6,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from tracelens.model.result import Metric, Summary
+from tracelens.operations import named
 
 if TYPE_CHECKING:
     from tracelens.model.result import (
@@ -31,10 +32,10 @@ def summarise(
     collectives: list[CollectiveResult],
 ) -> Summary:
     """Build the summary; every number in it is also elsewhere in the result."""
-    means = [d.mean_step for r in ranks if not r.partial for d in r.devices if d.mean_step]
-    means = means or [d.mean_step for r in ranks for d in r.devices if d.mean_step]
+    devices = [device for rank in ranks if rank.in_means for device in rank.devices]
+    means = [device.mean_step for device in devices if device.mean_step]
     metrics = [
-        _step_time([d for r in ranks for d in r.devices]),
+        _step_time(devices),
         _exposed(means),
         _overlap(means),
         Metric("bubble_pct", "Pipeline bubble", None, "%", detail=_bubble_detail(collectives)),
@@ -81,7 +82,7 @@ def _overlap(means: list[Partition]) -> Metric:
 
 
 def _bubble_detail(collectives: list[CollectiveResult]) -> str:
-    if any(c.op in ("send", "recv", "send_recv") for c in collectives):
+    if any(c.op in ("send", "recv") for c in collectives):
         return "this version does not measure it"
     return "no pipeline traffic"
 
@@ -139,7 +140,7 @@ def _most_exposed(means: list[Partition]) -> str | None:
     for mean in means:
         for op, exposed in mean.exposed_by_op_ns.items():
             sums[op] = sums.get(op, 0) + exposed
-    return max(sums, key=lambda op: sums[op]).replace("_", "-") if any(sums.values()) else None
+    return named(max(sums, key=lambda op: sums[op])) if any(sums.values()) else None
 
 
 def _ms(ns: float) -> str:

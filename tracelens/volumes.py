@@ -108,7 +108,7 @@ def _item_sizes(found: Inference, given: Given) -> tuple[int, int] | None:
     gradient = next((item_size(dtypes[op]) for op in _GRADIENT_OPS if op in dtypes), None)
     parameter = next((item_size(d) for op, d in dtypes.items() if op not in _GRADIENT_OPS), None)
     parameter = parameter or gradient
-    return (gradient or parameter, parameter) if parameter else None  # type: ignore[return-value]
+    return (gradient or parameter, parameter) if parameter else None
 
 
 def _prediction(

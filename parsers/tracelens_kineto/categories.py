@@ -31,6 +31,7 @@ BUCKETS: dict[str, Bucket] = {
 _MEMORY = ("Malloc", "Free", "MemPool", "HostAlloc", "MemGetInfo")
 _SYNC = ("Synchronize", "EventQuery", "StreamWaitEvent", "StreamQuery")
 _LAUNCH = ("Launch", "Memcpy", "Memset", "GraphLaunch")
+_NO_DEVICE_WORK = ("HostFunc", "Node")  # a host callback; a node added to a graph
 
 
 def call_kind(name: str) -> str:
@@ -39,6 +40,8 @@ def call_kind(name: str) -> str:
         return "memory"
     if any(word in name for word in _SYNC):
         return "sync"
+    if any(word in name for word in _NO_DEVICE_WORK):
+        return "other"
     return "launch" if any(word in name for word in _LAUNCH) else "other"
 
 
@@ -56,7 +59,7 @@ def operator_kind(name: str) -> str | None:
         return "collective"
     if name.startswith(("_c10d_functional", "c10d_functional")):
         return "outer"
-    if name.startswith("aten::_fused_adam") or name.startswith("aten::_fused_sgd"):
+    if name.startswith(("aten::_fused_adam", "aten::_fused_sgd")):
         return "optimizer"
     return "dataloader" if name.startswith("enumerate(DataLoader)") else None
 

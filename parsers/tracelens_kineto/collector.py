@@ -7,14 +7,11 @@ that say something about communication, the optimizer or the data loader.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
 from tracelens.intervals import Ints, union
 from tracelens.model import trace
@@ -34,6 +31,12 @@ from tracelens_kineto.events import (
     OperatorArgs,
 )
 from tracelens_kineto.times import from_doubles, from_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+    from numpy.typing import NDArray
 
 _NOT_A_SIZE = ("", "wait", "init", "barrier")
 _NAMES_A_RANK = ("send", "recv_", "broadcast_", "reduce_")  # as their third argument
@@ -107,7 +110,7 @@ class Collector:
             graph=_graphs(args),
         )
         if kind == "kernel":
-            self._add_kernel_args(events, args, start, end)
+            self._add_kernel_args(args, start, end)
         self._device_rows += len(events)
 
     def _count_untimed(
@@ -122,9 +125,7 @@ class Collector:
                 reason = "with a negative duration"
             self.untimed[int(device[row]), reason] += 1
 
-    def _add_kernel_args(
-        self, events: list[Any], args: list[KernelArgs], start: Any, end: Any
-    ) -> None:
+    def _add_kernel_args(self, args: list[KernelArgs], start: Any, end: Any) -> None:
         rows = [i for i, a in enumerate(args) if _says_collective(a)]
         if rows:
             index = np.array(rows)
@@ -316,7 +317,7 @@ def _field_by_field(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return decoder.type()
     result = decoder.type()
-    for info in msgspec.structs.fields(decoder.type):
+    for info in msgspec.structs.fields(result):
         if info.encode_name in values if isinstance(values, dict) else False:
             try:
                 value = msgspec.convert(values[info.encode_name], info.type, strict=False)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tracelens.model.trace import INT, NAME, NONE, frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
 
 
 def integers(values: Iterable[Any]) -> NDArray[np.int64]:
@@ -26,7 +29,7 @@ def integer(value: object) -> int:
     if value is None or isinstance(value, bool):
         return NONE
     try:
-        number = int(value)  # type: ignore[call-overload]
+        number: int = int(value)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):
         number = _integer_from_text(str(value))
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
@@ -56,7 +59,9 @@ class Names:
 
     def categorical(self, codes: NDArray[np.int32]) -> pd.Categorical:
         """Turn codes back into a categorical column."""
-        return pd.Categorical.from_codes(codes, categories=pd.Index(list(self._codes), dtype=object))
+        return pd.Categorical.from_codes(
+            codes, categories=pd.Index(list(self._codes), dtype=object)
+        )
 
 
 class Columns:

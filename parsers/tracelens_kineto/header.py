@@ -48,7 +48,8 @@ def read(header: bytes, footer: bytes) -> Header:
         nccl_version=_text(info.get("nccl_version")),
         base_ns=_integer(values.get("baseTimeNanoseconds")) or 0,
         host=_text(values.get("host_name")) or _text(values.get("hostname")),
-        framework_version=_text(values.get("pytorch_version")) or _text(values.get("torch_version")),
+        framework_version=_text(values.get("pytorch_version"))
+        or _text(values.get("torch_version")),
         shapes_recorded=None if shapes is None else bool(shapes),
         groups=_groups(info.get("pg_config")),
         devices=devices,

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from tracelens.errors import UnreadableTrace
-from tracelens.model.result import Notice
 from tracelens.model.trace import NONE, FileFacts, RankInfo, RankTrace
 from tracelens.notices import notice
 from tracelens_kineto import header
 from tracelens_kineto.collector import Collector
-from tracelens_kineto.header import Header
-from tracelens_kineto.inflate import GZIP_MAGIC, Source
+from tracelens_kineto.inflate import Source
 from tracelens_kineto.scanner import Scan
 
-_EVENT_KEYS = re.compile(rb'"(?:ph|traceEvents|schemaVersion|deviceProperties|distributedInfo)"\s*:')
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pandas as pd
+
+    from tracelens.model.result import Notice
+    from tracelens_kineto.header import Header
+
+_EVENT_KEYS = re.compile(
+    rb'"(?:ph|traceEvents|schemaVersion|deviceProperties|distributedInfo)"\s*:'
+)
 _STEP = re.compile(rb'"ProfilerStep#(\d+)"')
 _KERNEL = re.compile(rb'"cat"\s*:\s*"(?:kernel|Kernel|gpu_mem|Mem)')
 _FILE_RANK = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)|(?:^|[-_.])r(\d+)(?=[-_.])", re.IGNORECASE)
@@ -67,7 +74,9 @@ class KinetoParser:
             note=source.cut,
         )
 
-    def parse(self, path: Path, *, on_bytes: Callable[[int], None] | None = None) -> list[RankTrace]:
+    def parse(
+        self, path: Path, *, on_bytes: Callable[[int], None] | None = None
+    ) -> list[RankTrace]:
         """Read one file into one `RankTrace`.
 
         Raises:

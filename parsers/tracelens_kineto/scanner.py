@@ -1,21 +1,24 @@
 """Cut a stream of blocks into batches of events; isolate what is damaged.
 
 Fast path: cut at an event boundary near the end of the buffer and let msgspec decode the batch. The
-cut is verified by the decoding itself: a boundary that stood inside a string makes it fail. Then the
-tolerant path walks the batch event by event, so that damage costs one event and not the file.
+cut is verified by the decoding itself: a boundary inside a string makes it fail. Then the tolerant
+path walks the batch event by event, so that damage costs one event and not the file.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tracelens_kineto import tolerant
 from tracelens_kineto.events import EVENTS, EXACT_EVENTS, LAX_EVENTS, Event, ExactEvent
 from tracelens_kineto.times import DOUBLE_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")

@@ -8,11 +8,14 @@ is below. Absolute epoch times (1.7e15 us) step by 250 ns as doubles, so they ar
 from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tracelens.model.trace import NONE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 DOUBLE_LIMIT = float(1 << 43)
 _LARGEST_US = 1 << 52  # 2^52 us are 142 years: a larger time is no time

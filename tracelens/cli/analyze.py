@@ -85,7 +85,7 @@ def command(
     no_color: bool,
     **asked: Any,
 ) -> None:
-    """Analyse the traces under PATH (folders, files or globs) and print the verdict.
+    r"""Analyse the traces under PATH (folders, files or globs) and print the verdict.
 
     \b
     Exit codes: 0 done · 1 nothing analysable, or refused to overwrite · 2 wrong usage ·
@@ -129,7 +129,9 @@ def _check_pattern(pattern: str | None) -> None:
     try:
         re.compile(pattern or "")
     except re.error as error:
-        raise click.BadParameter(f"no regular expression: {error}", param_hint="--step-pattern") from error
+        raise click.BadParameter(
+            f"no regular expression: {error}", param_hint="--step-pattern"
+        ) from error
 
 
 def _shown(asked: dict[str, Any]) -> dict[str, str]:

@@ -38,9 +38,9 @@ def _environment() -> Iterator[str]:
     for name in ("pandas", "numpy", "plotly", "msgspec", "click", "rich", "jinja2", "isal"):
         yield f"  {name} {_version(name)}"
     for other in _clashes():
-        yield f"▲ {other} also installs the package or command `tracelens`: uninstall one of the two"
+        yield f"▲ {other} also installs the package or command `tracelens`: uninstall one"
     for group in ("tracelens.parsers", "tracelens.reports"):
-        for plugin in plugins(group):  # type: ignore[arg-type]
+        for plugin in plugins(group):
             if plugin.error is not None:
                 yield f"▲ plugin {plugin.name} is broken: {plugin.error}"
 
@@ -64,7 +64,7 @@ def _clashes() -> list[str]:
 def _report(trace: RankTrace) -> None:
     from tracelens.reporting.words import visible
 
-    click.echo(visible(f"\n{trace.info.path} (rank {trace.info.rank})"[1:]))
+    click.echo(visible(f"{trace.info.path} (rank {trace.info.rank})"))
     lacks = list(lacking(trace))
     for text in lacks or ["  ✓ nothing is missing for any section"]:
         click.echo(text)

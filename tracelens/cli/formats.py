@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from tracelens.registry import Plugin
 
 
 @click.command("formats", short_help="List the parsers and reports found, and broken plugins.")
@@ -12,7 +17,7 @@ def command() -> None:
 
     for group, title in (("tracelens.parsers", "Parsers"), ("tracelens.reports", "Reports")):
         click.echo(title)
-        found = plugins(group)  # type: ignore[arg-type]
+        found = plugins(group)
         if not found:
             click.echo("  none: run `pip install tracelens-distributed`")
         for plugin in found:
@@ -20,12 +25,10 @@ def command() -> None:
             click.echo(f"  {plugin.name:<12} {_what(plugin):<24} {home}")
 
 
-def _what(plugin: object) -> str:
-    from tracelens.registry import Plugin
+def _what(plugin: Plugin) -> str:
     from tracelens.reporting.words import visible
 
-    assert isinstance(plugin, Plugin)
     if plugin.error is not None:
         return visible(f"broken: {plugin.error}")
     handled = getattr(plugin.instance, "formats", None) or getattr(plugin.instance, "suffixes", ())
-    return visible(" ".join(map(str, handled)))
+    return visible(" ".join(str(name) for name in handled or ()))

@@ -25,8 +25,8 @@ def count(text: str) -> int:
     number, unit = match[1].replace("_", "").replace(",", ""), _UNITS[match[2].lower()]
     whole, _, fraction = number.partition(".")
     # Exact: 6.7B is 6,700,000,000, not the nearest double times 1e9.
-    value = int(whole + fraction) * unit
-    scale = 10 ** len(fraction)
+    value: int = int(whole + fraction) * unit
+    scale: int = 10 ** len(fraction)
     if value % scale or value == 0:
         raise ValueError(f"{text!r} is no whole number of parameters above 0")
     return value // scale
@@ -80,7 +80,7 @@ def layout(text: str) -> tuple[dict[str, int], int | None]:
 
 
 def dtype(text: str) -> str:
-    """Read a dtype: bf16, float32 …"""
+    """Read a dtype such as bf16 or float32."""
     from tracelens.dtypes import item_size, standard_name
 
     if item_size(text) is None:
@@ -102,16 +102,14 @@ def kernel_rule(text: str) -> Any:
         raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
 
 
-class Typed(click.ParamType):
+class Typed(click.ParamType[Any]):
     """A click type around one of the functions above."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name = name
         self._read = read
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Any:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Read the text, or fail with its message (exit code 2)."""
         if not isinstance(value, str):
             return value

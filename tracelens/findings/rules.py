@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens.model.result import Finding
+from tracelens.operations import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,8 +27,8 @@ class Evidence:
 
     @property
     def means(self) -> list[Partition]:
-        """The mean step of every device of the whole ranks."""
-        devices = [d for rank in self.ranks if not rank.partial for d in rank.devices]
+        """The mean step of every device of the ranks that means are over."""
+        devices = [d for rank in self.ranks if rank.in_means for d in rank.devices]
         return [d.mean_step for d in devices if d.mean_step]
 
     @property
@@ -49,15 +50,15 @@ class Evidence:
 _RULES: list[Callable[[Evidence], Iterator[Finding]]] = []
 
 
-def rule(function: Callable[[Evidence], Iterator[Finding]]) -> Callable[[Evidence], Iterator[Finding]]:
+def rule(
+    function: Callable[[Evidence], Iterator[Finding]],
+) -> Callable[[Evidence], Iterator[Finding]]:
     """Register a rule."""
     _RULES.append(function)
     return function
 
 
-def find(
-    ranks: list[RankResult], volumes: Volumes, framework: str | None
-) -> list[Finding]:
+def find(ranks: list[RankResult], volumes: Volumes, framework: str | None) -> list[Finding]:
     """Apply all rules; the finding with most time to gain comes first."""
     evidence = Evidence(ranks, volumes, framework)
     found = [finding for one in _RULES for finding in one(evidence)]
@@ -72,7 +73,10 @@ _ADVICE = {
     ("all_gather", "deepspeed"): "set `overlap_comm: true` and raise "
     "`stage3_prefetch_bucket_size`, or use a larger micro-batch",
     ("reduce_scatter", "deepspeed"): "set `overlap_comm: true`, or use a larger micro-batch",
-    ("all_reduce", "ddp"): "check `bucket_cap_mb` and that the last bucket is small; under gradient "
+    (
+        "all_reduce",
+        "ddp",
+    ): "check `bucket_cap_mb` and that the last bucket is small; under gradient "
     "accumulation use `no_sync()` on all but the last micro-batch",
     ("all_reduce", "deepspeed"): "set `overlap_comm: true` (its default is true for stage 3 only)",
 }
@@ -86,9 +90,9 @@ def exposed_collectives(evidence: Evidence) -> Iterator[Finding]:
     for op, exposed in evidence.exposed_by_op().items():
         if step and exposed > _EXPOSED_SHARE * step:
             yield Finding(
-                id=f"exposed-{op.replace('_', '-')}",
+                id=f"exposed-{named(op)}",
                 severity="high" if exposed > _HIGH_SHARE * step else "medium",
-                title=f"Exposed {op.replace('_', '-')} costs {100 * exposed / step:.3g} % of a step",
+                title=f"Exposed {named(op)} costs {100 * exposed / step:.3g} % of a step",
                 evidence={"exposed_ns_per_step": exposed, "step_ns": step},
                 saving_ns_per_step=exposed,
                 advice=_ADVICE.get((op, evidence.framework or ""), _GENERAL_ADVICE),
@@ -126,7 +130,7 @@ def _volume_advice(scheme: str) -> str:
         return "use ZeRO-1 under gradient accumulation: it reduces once per step"
     if scheme.startswith("DeepSpeed"):
         return (
-            "on few ranks `use_multi_rank_bucket_allreduce: false` reduces to owners (2Ψ); FSDP with "
-            "`reshard_after_forward=False` also moves 2Ψ"
+            "on few ranks `use_multi_rank_bucket_allreduce: false` reduces to owners (2Ψ); FSDP "
+            "with `reshard_after_forward=False` also moves 2Ψ"
         )
     return "a sharded optimizer with reduce-scatter (FSDP, Megatron) moves 2Ψ"

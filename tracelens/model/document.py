@@ -50,7 +50,9 @@ class _Header(msgspec.Struct):
 def _check_version(schema: str) -> None:
     name, _, major = schema.rpartition("/")
     if name != "tracelens" or not major.isdecimal():
-        raise InputError(f"not a TraceLens result: its schema is {schema!r:.60}", slug="not-a-result")
+        raise InputError(
+            f"not a TraceLens result: its schema is {schema!r:.60}", slug="not-a-result"
+        )
     if int(major) > _MAJOR:
         raise InputError(
             f"the result has schema {schema:.40}, this TraceLens reads up to {SCHEMA}",

@@ -194,7 +194,7 @@ class DeviceResult:
 class KernelResult:
     """Total time of all kernels of one name on one rank.
 
-    `op` is set for communication; `mean_step_ns` is the total of steps in the mean over their count.
+    `op` is set for communication; `mean_step_ns` is the time in steps of the mean over their count.
     """
 
     name: str
@@ -208,7 +208,10 @@ class KernelResult:
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """One rank: its files, devices and longest kernels."""
+    """One rank: its files, devices and longest kernels.
+
+    `in_means` is False for partial ranks and for a second set of files of the same rank.
+    """
 
     rank: int
     files: list[str]
@@ -217,6 +220,7 @@ class RankResult:
     devices: list[DeviceResult]
     top_kernels: list[KernelResult]
     host: str | None = None
+    in_means: bool = True
 
 
 @dataclass(frozen=True, slots=True)

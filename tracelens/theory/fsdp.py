@@ -1,7 +1,7 @@
 """FSDP and HSDP as torch emits them (FSDP1 and FSDP2 agree on volumes).
 
 The root unit is gathered once: it is used last in forward and first in backward, so torch never
-frees it in between (torch/distributed/fsdp, `_lazy_init` sets the root's reshard_after_forward off).
+frees it in between (torch/distributed/fsdp: `_lazy_init` turns the root's resharding off).
 """
 
 from __future__ import annotations

@@ -1,0 +1,240 @@
+"""`tracelens analyze`, through the real command."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from command import run
+from samples import SAMPLES
+
+DDP = SAMPLES / "ddp"
+
+
+def test_without_output_it_writes_a_folder_and_prints_the_verdict(tmp_path: Path) -> None:
+    result = run("analyze", DDP, cwd=tmp_path)
+    assert result.code == 0
+    assert "It moves 2Ψ per step (Ψ = 863,360" in result.out
+    assert len(result.out.splitlines()) <= 20
+    assert (tmp_path / "tracelens-report" / "report.html").stat().st_size > 10_000
+    assert json.loads((tmp_path / "tracelens-report" / "analysis.json").read_text())["schema"]
+    assert "Wrote tracelens-report/report.html" in result.err
+
+
+def test_the_default_folder_is_refreshed_if_tracelens_wrote_it(tmp_path: Path) -> None:
+    assert run("analyze", DDP, cwd=tmp_path).code == 0
+    assert run("analyze", SAMPLES / "tp2", cwd=tmp_path).code == 0
+    saved = json.loads((tmp_path / "tracelens-report" / "analysis.json").read_text())
+    assert saved["run"]["world_size"] == 2
+
+
+def test_a_foreign_default_folder_is_not_touched(tmp_path: Path) -> None:
+    folder = tmp_path / "tracelens-report"
+    folder.mkdir()
+    (folder / "report.html").write_text("mine")
+    result = run("analyze", DDP, cwd=tmp_path)
+    assert result.code == 1
+    assert "was not written by TraceLens" in result.err
+    assert (folder / "report.html").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["out.html", "out.md", "out.json"])
+def test_the_suffix_chooses_the_report(tmp_path: Path, name: str) -> None:
+    result = run("analyze", DDP, "-o", name, cwd=tmp_path)
+    assert result.code == 0
+    assert (tmp_path / name).stat().st_size > 1_000
+    assert f"Wrote {name}" in result.err
+    assert not (tmp_path / "tracelens-report").exists()
+
+
+def test_several_outputs_at_once(tmp_path: Path) -> None:
+    result = run("analyze", DDP, "-o", "a.html", "-o", "b.md", "--json", "c.json", cwd=tmp_path)
+    assert result.code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"a.html", "b.md", "c.json"}
+
+
+def test_nothing_is_overwritten_without_force_and_nothing_is_read_first(tmp_path: Path) -> None:
+    (tmp_path / "out.html").write_text("mine")
+    result = run("analyze", tmp_path / "no-such-folder", "-o", "out.html", cwd=tmp_path)
+    assert result.code == 1
+    assert "out.html exists already" in result.err
+    assert "add -f" in result.err
+    assert (tmp_path / "out.html").read_text() == "mine"
+    assert run("analyze", DDP, "-o", "out.html", "-f", cwd=tmp_path).code == 0
+    assert (tmp_path / "out.html").read_text() != "mine"
+
+
+def test_json_to_stdout_is_only_json(tmp_path: Path) -> None:
+    result = run("analyze", DDP, "--json", "-", cwd=tmp_path)
+    assert result.code == 0
+    assert json.loads(result.out)["run"]["ranks_present"] == [0, 1, 2, 3]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_quiet_prints_nothing(tmp_path: Path) -> None:
+    result = run("analyze", DDP, "-o", "x.md", "-q", cwd=tmp_path)
+    assert (result.code, result.out, result.err) == (0, "", "")
+
+
+def test_information_is_printed_with_verbose_only(tmp_path: Path) -> None:
+    assert "cpu-run" not in run("analyze", DDP, "-o", "x.md", cwd=tmp_path).err
+    verbose = run("analyze", DDP, "-o", "y.md", "-v", cwd=tmp_path).err
+    assert verbose.count("[cpu-run]") == 1
+
+
+def test_missing_ranks_warn_and_fail_only_with_strict(tmp_path: Path) -> None:
+    folder = tmp_path / "some"
+    folder.mkdir()
+    for rank in (0, 2):
+        name = f"rank{rank}.pt.trace.json.gz"
+        (folder / name).write_bytes((DDP / name).read_bytes())
+    loose = run("analyze", folder, "-o", "x.md", cwd=tmp_path)
+    assert loose.code == 0
+    assert "2 of 4 ranks have no trace (1, 3)" in loose.err
+    assert loose.err.count("[missing-ranks]") == 1
+    assert run("analyze", folder, "-o", "y.md", "--strict", cwd=tmp_path).code == 4
+
+
+def test_strict_is_content_with_a_whole_run(tmp_path: Path) -> None:
+    assert run("analyze", DDP, "-o", "x.md", "--strict", cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--steps", "ten", "no range of steps"),
+        ("--steps", "8:2", "ends before it begins"),
+        ("--ranks", "a-b", "no list of ranks"),
+        ("--params", "many", "no number of parameters"),
+        ("--params", "0", "no whole number"),
+        ("--layout", "xp=3", "no part of a layout"),
+        ("--layout", "dp=0", "at least 1"),
+        ("--layout", "zero=7", "no ZeRO stage 7"),
+        ("--dtype", "bf17", "no dtype"),
+        ("--comm-kernel", "abc", "no rule"),
+        ("--comm-kernel", "(=all_reduce", "no regular expression"),
+        ("--step-pattern", "(", "no regular expression"),
+        ("--workers", "0", "not in the range"),
+    ],
+)
+def test_a_wrong_option_value_is_one_clear_line_and_exit_2(
+    tmp_path: Path, option: str, value: str, said: str
+) -> None:
+    result = run("analyze", DDP, option, value, cwd=tmp_path)
+    assert result.code == 2
+    assert said in result.err
+    assert option in result.err
+    assert result.out == ""
+
+
+def test_an_unknown_option_is_exit_2(tmp_path: Path) -> None:
+    assert run("analyze", DDP, "--no-such-option", cwd=tmp_path).code == 2
+    assert run("analyze", cwd=tmp_path).code == 2
+    assert run("no-such-command", cwd=tmp_path).code == 2
+
+
+def errors(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("Error")]
+
+
+def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+    result = run("analyze", "nowhere", cwd=tmp_path)
+    assert result.code == 1
+    assert errors(result.err) == ["Error: nowhere: no such file or folder"]
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = run("analyze", "empty", cwd=tmp_path)
+    assert result.code == 1
+    assert errors(result.err) == ["Error: empty: no trace file in it"]
+    assert not (tmp_path / "tracelens-report").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.json", b"", "an empty file"),
+        ("a.json", b"{}", "no profiler trace"),
+        ("a.json", b'{"nodes": [], "schema": "1.0.2"}', "execution trace"),
+        ("a.json", b"hello", "no format an installed parser knows"),
+        ("a.json", b'{"schemaVersion": 1}', "it holds no traceEvents"),
+        ("a.json.gz", b"\x1f\x8b\x08\x00broken", "no format an installed parser knows"),
+        ("a.json.gz", gzip.compress(b'{"schemaVersion": 1, "x": [')[:-12], "a.json.gz"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_one_clear_line(
+    tmp_path: Path, name: str, data: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    result = run("analyze", name, cwd=tmp_path)
+    assert result.code == 1
+    [line] = errors(result.err)
+    assert said in line
+    assert name in line
+
+
+def test_a_bad_file_among_good_ones_is_named_once_and_the_rest_is_analysed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for path in DDP.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "rank3.pt.trace.json.gz").write_bytes(gzip.compress(b'{"schemaVersion": 1}'))
+    (folder / "notes.json").write_text("{}")
+    result = run("analyze", folder, "-o", "x.json", cwd=tmp_path)
+    assert result.code == 0
+    assert result.err.count("rank3.pt.trace.json.gz") == 1
+    saved = json.loads((tmp_path / "x.json").read_text())
+    assert saved["run"]["ranks_present"] == [0, 1, 2]
+    status = {file["path"]: file["status"] for file in saved["source"]["files"]}
+    assert status["notes.json"] == status["rank3.pt.trace.json.gz"] == "skipped"
+    assert run("analyze", folder, "-o", "y.json", "--strict", cwd=tmp_path).code == 4
+
+
+def test_an_output_of_unknown_format(tmp_path: Path) -> None:
+    result = run("analyze", DDP, "-o", "x.pdf", cwd=tmp_path)
+    assert result.code == 1
+    assert errors(result.err) == ["Error: no report writes .pdf"]
+    assert ".html" in result.err
+
+
+def test_an_output_folder_that_is_not_there(tmp_path: Path) -> None:
+    result = run("analyze", DDP, "-o", "no/x.html", cwd=tmp_path)
+    assert result.code == 1
+    assert errors(result.err) == ["Error: no: no such folder"]
+
+
+def test_every_option_has_an_environment_variable(tmp_path: Path) -> None:
+    result = run("analyze", DDP, "--json", "-", cwd=tmp_path, TRACELENS_ANALYZE_PARAMS="1M")
+    assert json.loads(result.out)["parallelism"]["parameters"]["count"] == 1_000_000
+
+
+def test_options_are_kept_for_the_report(tmp_path: Path) -> None:
+    options = ["--steps", "7:", "--ranks", "0,1-2", "--layout", "dp=4,zero=1", "--params", "2M"]
+    result = run("analyze", DDP, *options, "--json", "-", cwd=tmp_path)
+    assert json.loads(result.out)["source"]["options"] == {
+        "--steps": "7:",
+        "--ranks": "0-2",
+        "--layout": "dp=4,zero=1",
+        "--params": "2000000",
+    }
+
+
+def test_a_user_rule_makes_a_kernel_communication(tmp_path: Path) -> None:
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 9, "tid": 9, "ts": 1,
+         "dur": 100},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9, "ts": 2,
+         "dur": 1, "args": {"correlation": 5}},
+        {"ph": "X", "cat": "kernel", "name": "acme_ring(float*)", "pid": 0, "tid": 7, "ts": 10,
+         "dur": 20, "args": {"device": 0, "stream": 7, "correlation": 5}},
+    ]  # fmt: skip
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": events}))
+    plain = json.loads(run("analyze", "rank0.json", "--json", "-", cwd=tmp_path).out)
+    rule = ["--comm-kernel", "^acme_ring=all-reduce"]
+    ruled = json.loads(run("analyze", "rank0.json", *rule, "--json", "-", cwd=tmp_path).out)
+    assert plain["ranks"][0]["devices"][0]["total"]["compute_ns"] == 20_000
+    total = ruled["ranks"][0]["devices"][0]["total"]
+    assert (total["compute_ns"], total["exposed_by_op_ns"]) == (0, {"all_reduce": 20_000})
