@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -39,14 +40,16 @@ class Options:
         selection: Steps to look at, and kernel rules.
         ranks: Ranks to look at, None for all.
         given: Facts the user supplied.
-        workers: Processes; None decides by size, cores and memory.
+        workers: Processes. None decides by size, cores and memory, as the command line does; a
+            script that asks for it needs the usual `if __name__ == "__main__":` guard, since
+            worker processes import the main module again.
         shown: The options as the user wrote them, for the report.
     """
 
     selection: Selection = field(default_factory=Selection)
     ranks: frozenset[int] | None = None
     given: Given = field(default_factory=Given)
-    workers: int | None = None
+    workers: int | None = 1
     shown: dict[str, str] = field(default_factory=dict)
 
 
@@ -187,12 +190,18 @@ def _read_parallel(
     # Large files first, so that no core waits for the last one. A forked child of a threaded
     # parent (rich's progress bar) can deadlock, so workers are spawned.
     order = sorted(traces, key=lambda c: -c.size)
-    outcomes = []
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        pending = {pool.submit(_reduce_file, c, selection): c for c in order}
-        for future in as_completed(pending):
-            outcomes.append(future.result())
-            progress.advance(pending[future].size)
+    outcomes: list[_Outcome] = []
+    try:
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            pending = {pool.submit(_reduce_file, c, selection): c for c in order}
+            for future in as_completed(pending):
+                outcomes.append(future.result())
+                progress.advance(pending[future].size)
+    except BrokenProcessPool:
+        # The system killed a worker, for memory as a rule: go on here, one file at a time.
+        done = {outcome.candidate for outcome in outcomes}
+        left = [c for c in order if c not in done]
+        outcomes += [_reduce_file(c, selection, progress.advance) for c in left]
     return outcomes
 
 

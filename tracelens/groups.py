@@ -85,6 +85,9 @@ class Groups:
         if chosen is not None:
             self.guessed += 1
             return chosen
+        sizes = {group.size for group in candidates}
+        if _ratio(operation) is not None and len(sizes) == 1:
+            return Group("", None, sizes.pop(), None)  # which one is open, its size is not
         return UNKNOWN_GROUP
 
     def _recorded(self, operation: Operation) -> Group | None:
@@ -107,7 +110,9 @@ class Groups:
         ratio = _ratio(operation)
         if ratio is None:
             return candidates
-        return [group for group in candidates if group.size == ratio]
+        fitting = [group for group in candidates if group.size == ratio]
+        # A group the trace does not list: its size is known all the same.
+        return fitting or ([Group("", None, ratio, None)] if ratio > 1 else [])
 
 
 def _from_listed(group: ProcessGroup) -> Group:

@@ -64,7 +64,7 @@ def infer(traffic: Traffic, given: Given) -> Inference:
     """Name the strategy of a run's data-parallel traffic."""
     main = _main_group(traffic)
     if main is None:
-        return Inference(evidence=["no gradient or parameter traffic in complete steps"])
+        return _without_sizes(traffic)
     if _varies(main) and given.parameters is None:
         return _no_single_psi(main)
     replicas = _replica_group(traffic, main)
@@ -74,6 +74,25 @@ def infer(traffic: Traffic, given: Given) -> Inference:
         if found is not None:
             return _finish(found, view)
     return Inference(evidence=[f"no known strategy sends {_pattern(main)}"], traffic=[main])
+
+
+def _without_sizes(traffic: Traffic) -> Inference:
+    """Name what ranges alone can tell when no size is known."""
+    if not any(group.unknown for group in traffic.groups):
+        return Inference(evidence=["no gradient or parameter traffic in complete steps"])
+    evidence = ["the sizes of the collectives are not recorded (record_shapes=True records them)"]
+    for pattern, strategy, framework in _NAMED_BY_RANGES:
+        if traffic.marks_like(pattern):
+            evidence.append(f"ranges of {framework.upper()}")
+            return Inference(strategy, framework, "medium", evidence)
+    return Inference(evidence=evidence)
+
+
+_NAMED_BY_RANGES = (
+    (r"^FSDP::", "zero3", "fsdp2"),
+    (r"^FullyShardedDataParallel", "zero3", "fsdp1"),
+    (r"^DistributedDataParallel\.forward", "ddp", "ddp"),
+)
 
 
 def _varies(main: GroupTraffic) -> bool:
@@ -183,28 +202,42 @@ def _fsdp(view: _View) -> Inference | None:
     name = "FSDP2" if two else "FSDP1"
     passes, reductions = _fsdp_passes(view)
     psi = view.psi(view.elements(REDUCE_SCATTER) / reductions)
-    root = _root_elements(view)
-    kept = view.elements(ALL_GATHER) / passes < _KEPT_BELOW * psi
-    evidence = [f"ranges of {name} around its collectives", _ratio_text(view)]
-    if kept:
-        inner = fsdp.grad_op(psi, view.size, passes, reductions, name=name)
-        papers = [zero.paper_1_2(psi, view.size)]
-    else:
-        inner = fsdp.full_shard(psi, view.size, root, passes, reductions, name=name)
-        papers = [zero.paper_3(psi, view.size, passes)]
-        evidence.append(f"the root unit holds {root:,} elements (the first all-gather of a step)")
-    return _maybe_replicated(
-        view,
-        Inference(
-            strategy="fsdp-grad-op" if kept else "zero3",
-            framework=name.lower(),
-            confidence="high",
-            evidence=evidence,
-            parameters=psi,
-            micro_batches=passes,
-            schemes=[*papers, inner],
-        ),
+    found = Inference(
+        strategy="zero3",
+        framework=name.lower(),
+        confidence="high",
+        evidence=[
+            f"ranges of {name} around its collectives",
+            _ratio_text(view),
+            "each unit's size includes FSDP's padding to the group's size",
+        ],
+        parameters=psi,
+        micro_batches=passes,
+        schemes=[zero.paper_3(psi, view.size, passes)],
     )
+    regather = _regather_group(view)
+    if regather is not None:
+        smaller = regather.group.size or 1
+        found.schemes.append(fsdp.reshard_to(psi, view.size, smaller, passes, reductions))
+        found.evidence.append(f"a second group of {smaller} ranks gathers again for backward")
+    elif view.elements(ALL_GATHER) / passes < _KEPT_BELOW * psi:
+        found.strategy = "fsdp-grad-op"
+        inner = fsdp.grad_op(psi, view.size, passes, reductions, name=name)
+        found.schemes = [zero.paper_1_2(psi, view.size), inner]
+    else:
+        root = _root_elements(view, passes)
+        found.schemes.append(fsdp.full_shard(psi, view.size, root, passes, reductions, name=name))
+        found.evidence.append(f"the root unit, gathered once, holds {root:,} elements")
+    return _maybe_replicated(view, found)
+
+
+def _regather_group(view: _View) -> GroupTraffic | None:
+    """Return the smaller group that only gathers: `reshard_after_forward=k`."""
+    for group in view.traffic.groups:
+        only_gathers = group.total(ALL_GATHER) and not group.total(REDUCE_SCATTER, ALL_REDUCE)
+        if group is not view.main and only_gathers and (group.group.size or 0) < view.size:
+            return group
+    return None
 
 
 def _maybe_replicated(view: _View, found: Inference) -> Inference:
@@ -376,12 +409,13 @@ def _repeats(sizes: list[int], times: int) -> bool:
 def _fsdp_passes(view: _View) -> tuple[int, int]:
     """Count the micro-batches of a step, and how often it reduces.
 
-    The first all-gather of a step is the root's, one each forward pass. Units may be equal in size,
-    so the rarest (size, range) tells how often a unit reduces.
+    FSDP2 names the root's forward. Else the first all-gather of a step is the root's, one each
+    forward pass. Units may be equal in size, so the rarest one tells how often a unit reduces.
     """
     gathers = [_unit(call) for call in view.main.calls if call.op == ALL_GATHER]
     scatters = Counter(_unit(call) for call in view.main.calls if call.op == REDUCE_SCATTER)
-    passes = gathers.count(gathers[0]) if gathers else 1
+    named = round(view.traffic.marks.get("FSDP::root_pre_forward", 0.0))
+    passes = named or (gathers.count(gathers[0]) if gathers else 1)
     return passes, min(scatters.values(), default=1)
 
 
@@ -390,14 +424,11 @@ def _unit(call: Call) -> tuple[int, str]:
     return call.elements, call.mark if call.mark.startswith("FSDP::") else ""
 
 
-def _root_elements(view: _View) -> int:
-    """Return the size of the root unit: the one gathered once, first of the step."""
+def _root_elements(view: _View, passes: int) -> int:
+    """Return the size of the root unit if it is gathered once a pass, 0 if it is twice."""
     gathers = [call for call in view.main.calls if call.op == ALL_GATHER]
-    if not gathers:
-        return 0
     times = Counter(_unit(call) for call in gathers)
-    own = times.pop(_unit(gathers[0]))
-    return gathers[0].elements if own < min(times.values(), default=1) else 0
+    return gathers[0].elements if gathers and times[_unit(gathers[0])] <= passes else 0
 
 
 def _share_after(main: GroupTraffic) -> float:
@@ -409,7 +440,8 @@ def _share_after(main: GroupTraffic) -> float:
 
 
 def _finish(found: Inference, view: _View) -> Inference:
-    found.traffic = [view.main] + ([view.replicas] if view.replicas else [])
+    second = view.replicas or _regather_group(view)
+    found.traffic = [view.main] + ([second] if second else [])
     if view.given.parameters is not None:
         found.parameters_confidence = "exact"
     else:

@@ -6,7 +6,7 @@ with the number of collectives and steps, never with the number of events.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,7 +116,7 @@ class _View:
 
 def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankReduction:
     """Reduce one trace."""
-    marks = _selected(steps.find(trace.marks, selection.step_pattern), selection)
+    marks = steps.find(trace.marks, selection.step_pattern)
     if len(trace.device_events):
         identified = identify(trace, selection.rules)
         views = _device_views(trace, identified)
@@ -128,20 +128,7 @@ def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankRed
     else:
         views, found = _host_view(trace)
         extra = {}
-    return _Reducer(trace, marks, views, found).result(extra)
-
-
-def _selected(marks: StepMarks, selection: Selection) -> StepMarks:
-    keep = [i for i, number in enumerate(marks.number) if selection.keeps(number)]
-    if len(keep) == len(marks):
-        return marks
-    return replace(
-        marks,
-        number=[marks.number[i] for i in keep],
-        occurrence=[marks.occurrence[i] for i in keep],
-        start=marks.start[keep],
-        end=marks.end[keep],
-    )
+    return _Reducer(trace, marks, views, found, selection).result(extra)
 
 
 def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
@@ -180,10 +167,20 @@ def _host_view(trace: RankTrace) -> tuple[list[_View], list[Operation]]:
 
 
 class _Reducer:
+    """Reduces one trace; steps that are not selected still cut time, and are dropped at the end."""
+
     def __init__(
-        self, trace: RankTrace, marks: StepMarks, views: list[_View], found: list[Operation]
+        self,
+        trace: RankTrace,
+        marks: StepMarks,
+        views: list[_View],
+        found: list[Operation],
+        selection: Selection,
     ) -> None:
         self.trace, self.marks, self.views, self.found = trace, marks, views, found
+        self.kept = [i for i, number in enumerate(marks.number) if selection.keeps(number)]
+        self.place = np.full(len(marks), steps.AFTER)
+        self.place[self.kept] = np.arange(len(self.kept))
         self.is_host = not len(trace.device_events)
         self.lost = _lost_launches(trace)
         count = len(found)
@@ -209,7 +206,7 @@ class _Reducer:
             operations=table,
             operation_steps=_join(self.per_step, ("row", "step", "time_ns", "exposed_ns")),
             kernels=_top(_join(self.kernels, ("name", "class", "op", "step", "count", "total_ns"))),
-            mark_counts=_mark_counts(self.trace.marks, self.marks),
+            mark_counts=self._mark_counts(),
             step_source=self.marks.source,
             first_ns=base + first,
             last_ns=base + last,
@@ -218,6 +215,17 @@ class _Reducer:
             notices=list(self.trace.info.notices),
             **extra,
         )
+
+    def _placed(self, step_of: Ints) -> Ints:
+        """Number the selected steps from 0; work of the others counts as after the steps."""
+        if not len(self.marks):
+            return step_of
+        return np.where(step_of >= 0, self.place[np.maximum(step_of, 0)], step_of)
+
+    def _mark_counts(self) -> pd.DataFrame:
+        counted = _mark_counts(self.trace.marks, self.marks)
+        counted["step"] = self._placed(counted["step"].to_numpy(np.int64))
+        return counted[counted["step"] >= 0].reset_index(drop=True)
 
     def _launch_steps(self) -> None:
         if len(self.marks):
@@ -232,7 +240,7 @@ class _Reducer:
         windows = self._windows(view)
         step_of = windows.step_of if windows else np.full(len(timeline.start), steps.BEFORE)
         self._operations_of(view, parts, low, high, step_of)
-        self._kernels_of(view, step_of)
+        self._kernels_of(view, self._placed(step_of))
         info = self.trace.info
         key = (view.process, view.device)
         total = partition(timeline, parts, low, high, launches_without_record=len(self.lost))
@@ -267,7 +275,8 @@ class _Reducer:
         # The next step can be far away when steps were selected or a cycle ended.
         periods = np.minimum(periods, 2 * (self.marks.end - self.marks.start))
         result = []
-        for index, number in enumerate(self.marks.number):
+        for index in self.kept:
+            number = self.marks.number[index]
             low, high = int(windows.low[index]), int(windows.high[index])
             cut = partition(
                 timeline, parts, low, high, launches_without_record=lost_per_step[index]
@@ -297,14 +306,14 @@ class _Reducer:
         np.add.at(self.exposed, owner, exposed_per_event(parts, low, high)[keep])
         first = owner[::-1]  # the earliest event of an operation wins
         self.start[first] = timeline.start[rows][::-1]
-        self.end[owner] = timeline.end[rows]
+        np.maximum.at(self.end, owner, timeline.end[rows])
         unlaunched = np.array([self.found[i].launch is None for i in first], bool)
         self.step[first[unlaunched]] = step_of[rows][::-1][unlaunched]
 
     def _per_step(self, view: _View, parts: Unions, windows: steps.Windows) -> None:
         owner = view.owner[parts.rows]
         start, end = view.timeline.start[parts.rows], view.timeline.end[parts.rows]
-        for index in range(len(self.marks)):
+        for place, index in enumerate(self.kept):
             low, high = int(windows.low[index]), int(windows.high[index])
             exposed = exposed_per_event(parts, low, high)
             time = np.clip(end, low, high) - np.clip(start, low, high)
@@ -313,7 +322,7 @@ class _Reducer:
                 pd.DataFrame(
                     {
                         "row": owner[keep],
-                        "step": index,
+                        "step": place,
                         "time_ns": time[keep],
                         "exposed_ns": exposed[keep],
                     }
@@ -357,7 +366,7 @@ class _Reducer:
             rows.append(_operation_row(operation, group, place, self.trace.info.rank))
         table = pd.DataFrame(rows, columns=list(_ROW_COLUMNS))
         for name, values in (
-            ("step", self.step),
+            ("step", self._placed(self.step)),
             ("time_ns", self.time),
             ("exposed_ns", self.exposed),
             ("start", self.start),

@@ -120,17 +120,14 @@ def _time_clause(run: RunFacts, means: list[Partition]) -> str:
     exposed = statistics.fmean(mean.exposed_comm_ns for mean in means)
     compute = statistics.fmean(mean.compute_ns for mean in means)
     idle = statistics.fmean(mean.idle_ns for mean in means)
-    step = f"{_ms(window)} step"
-    where = "CPU run: of" if run.device_kind == "cpu" else "Of"
+    of = "CPU run: of" if run.device_kind == "cpu" else "Of"
+    of = f"{of} a mean step of {_ms(window)},"
     if not sum(mean.comm_ns for mean in means):
-        return (
-            f"{where} every {step}, {_ms(compute)} are compute and {_ms(idle)} idle; there is no "
-            "communication."
-        )
+        return f"{of} {_ms(compute)} are compute and {_ms(idle)} idle; there is no communication."
     worst = _most_exposed(means)
     most = f", most of it {worst}" if worst else ""
     return (
-        f"{where} every {step}, {_ms(exposed)} ({100 * exposed / window:.3g} %) are exposed "
+        f"{of} {_ms(exposed)} ({100 * exposed / window:.3g} %) are exposed "
         f"communication{most}; {_ms(compute)} are compute and {_ms(idle)} idle."
     )
 

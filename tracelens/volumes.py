@@ -182,15 +182,27 @@ def _terms(
     if chosen is None or sizes is None:
         return []
     steps = sum(table.complete_steps.values())
-    return [_term(rows, term, sizes, steps, found) for term in chosen.terms]
+    return [_term(table, rows, term, sizes, steps, found) for term in chosen.terms]
+
+
+def _sizes_of(table: OperationsTable, rows: pd.DataFrame) -> pd.Series:
+    return rows["group"].map({group.index: group.size or 0 for group in table.groups})
 
 
 def _term(
-    rows: pd.DataFrame, term: Term, sizes: tuple[int, int], steps: int, found: Inference
+    table: OperationsTable,
+    rows: pd.DataFrame,
+    term: Term,
+    sizes: tuple[int, int],
+    steps: int,
+    found: Inference,
 ) -> VolumeTerm:
     each = sizes[0] if term.content == "gradient" else sizes[1]
-    group = found.traffic[-1 if term.on == "replicate" else 0].group
+    second = term.on in ("replicate", "regather")
+    group = found.traffic[-1 if second else 0].group
     mine = rows[rows["op"] == CODE[term.op]]
+    if len(found.traffic) > 1 and found.traffic[0].group.size != found.traffic[1].group.size:
+        mine = mine[_sizes_of(table, mine) == group.size]
     predicted = round(term.message_elements * each)
     return VolumeTerm(
         op=term.op,

@@ -48,11 +48,14 @@ def call_kind(name: str) -> str:
 def operator_kind(name: str) -> str | None:
     """Name why an operator is worth keeping as a row; None for the mass that is not.
 
-    collective: moves data. outer: wraps a collective of its own (one collective, several records).
-    wait: the host waits for one.
+    mark: a named range, an operator like any other until torch 1.11. collective: moves data.
+    outer: wraps a collective of its own (one collective, several records). wait: the host waits
+    for one.
     """
     if name == "record_param_comms":
         return "record"
+    if name.startswith("ProfilerStep#") or is_communication_range(name):
+        return "mark"
     if "wait_tensor" in name or name.startswith("c10d::barrier"):
         return "wait"
     if name.startswith("c10d::"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+_PROCESS = attrgetter("pid")
 _NOT_A_SIZE = ("", "wait", "init", "barrier")
 _NAMES_A_RANK = ("send", "recv_", "broadcast_", "reduce_")  # as their third argument
 
@@ -145,6 +147,7 @@ class Collector:
     def _add_calls(self, events: list[Any]) -> None:
         args: list[CallArgs] = [_decode(CALL_ARGS, event.args) for event in events]
         start, end, _ = _times(events)
+        self._count_processes(events)
         known = self._call_kinds
         for name in {event.name for event in events} - known.keys():
             known[name] = call_kind(name)
@@ -179,6 +182,9 @@ class Collector:
         known = self._operator_kinds
         for name in {event.name for event in events} - known.keys():
             known[name] = operator_kind(name)
+        if "mark" in known.values():
+            self._add_marks([event for event in events if known[event.name] == "mark"])
+            events = [event for event in events if known[event.name] != "mark"]
         start, end, _ = _times(events)
         thread = integers(event.tid for event in events)
         self._count_processes(events)
@@ -288,7 +294,8 @@ class Collector:
         )
 
     def _count_processes(self, events: list[Any]) -> None:
-        self.host_processes.update(event.pid for event in events if isinstance(event.pid, int))
+        counts = Counter(map(_PROCESS, events))
+        self.host_processes.update({pid: n for pid, n in counts.items() if isinstance(pid, int)})
 
     def sorted_device_events(self) -> tuple[pd.DataFrame, NDArray[np.int64]]:
         """Return the device events by start, and the new row of each old one."""
@@ -301,13 +308,10 @@ class Collector:
 
 def _decode(decoder: msgspec.json.Decoder[Any], raw: msgspec.Raw) -> Any:
     """Decode raw arguments; damaged or missing ones give an object with nothing in it."""
-    data = bytes(raw)
-    if data and data != b"null":
-        try:
-            return decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return _field_by_field(decoder, data)
-    return decoder.type()
+    try:
+        return decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _field_by_field(decoder, bytes(raw))
 
 
 def _field_by_field(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:

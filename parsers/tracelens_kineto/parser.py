@@ -30,6 +30,7 @@ _EVENT_KEYS = re.compile(
 )
 _STEP = re.compile(rb'"ProfilerStep#(\d+)"')
 _KERNEL = re.compile(rb'"cat"\s*:\s*"(?:kernel|Kernel|gpu_mem|Mem)')
+_LONGEST_HEAD = 1 << 24  # process groups of ten thousand ranks are below
 _FILE_RANK = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)|(?:^|[-_.])r(\d+)(?=[-_.])", re.IGNORECASE)
 
 
@@ -54,11 +55,14 @@ class KinetoParser:
         steps: set[int] = set()
         kernels = 0
         head = tail = b""
-        for block in source.blocks():
-            head = head or block
-            steps.update(int(match) for match in _STEP.findall(block))
-            kernels += len(_KERNEL.findall(block))
-            tail = (tail + block)[-(1 << 20) :]
+        in_head = True
+        for piece in _between_braces(source.blocks()):
+            if in_head:
+                head += piece
+                in_head = b'"traceEvents"' not in piece and len(head) < _LONGEST_HEAD
+            steps.update(int(match) for match in _STEP.findall(piece))
+            kernels += len(_KERNEL.findall(piece))
+            tail = (tail + piece)[-(1 << 20) :]
         facts = _facts_from_edges(head, tail)
         rank, rank_source = _rank(facts, path)
         return FileFacts(
@@ -98,6 +102,16 @@ class KinetoParser:
 
 def _blocks(source: Source) -> Iterator[bytes]:
     return iter(source.blocks())
+
+
+def _between_braces(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Cut at opening braces, so that no key and its value are torn apart."""
+    rest = b""
+    for block in blocks:
+        piece, brace, rest = (rest + block).rpartition(b"{")
+        rest = brace + rest
+        yield piece
+    yield rest
 
 
 def _facts_from_edges(head: bytes, tail: bytes) -> Header:

@@ -25,6 +25,7 @@ _BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _HEADER_LIMIT = 1 << 26  # metadata before the events: 64 MiB is beyond anything seen
 _CUT_TRIES = 200
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 Batch = list[Event] | list[ExactEvent]
 
@@ -39,6 +40,7 @@ class Scan:
     closed: bool = False
     exact: bool = False
     offset: int = 0
+    unread: int = 0  # bytes at the end of the last batch that are no whole event yet
     damage: tolerant.Damage = field(default_factory=tolerant.Damage)
 
     def batches(self, blocks: Iterator[bytes]) -> Iterator[Batch]:
@@ -57,8 +59,9 @@ class Scan:
                 continue
             yield from self._decode(buffer[: cut[0]])
             if not self.closed:
-                self.offset += cut[1]
-                buffer = buffer[cut[1] :]
+                start = cut[0] - self.unread if self.unread else cut[1]
+                self.offset += start
+                buffer = buffer[start:]
             else:
                 self.footer += buffer[cut[0] :]
                 buffer = b""
@@ -87,30 +90,31 @@ class Scan:
         return b""
 
     def _decode(self, data: bytes, *, last: bool = False) -> Iterator[Batch]:
+        self.unread = 0
         if not data.strip():
             return
         text = b"[" + data if last else b"".join((b"[", data, b"]"))
         try:
             yield self._fast(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            yield self._retry(text, data, error)
+        except _UNDECODABLE as error:
+            yield self._retry(text, data, error, last=last)
         else:
             self.closed = self.closed or last
 
-    def _retry(self, text: bytes, data: bytes, error: Exception) -> Batch:
+    def _retry(self, text: bytes, data: bytes, error: Exception, *, last: bool) -> Batch:
         """Decode a batch in which the array ends, or one that is damaged."""
         match = _TRAILING.search(str(error))
         if match is not None:
             end = int(match[1]) - 1  # msgspec counts bytes from 1
             try:
                 batch = self._fast(text[:end])
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except _UNDECODABLE:
                 pass
             else:
                 self.closed = True
-                self.footer = text[end:]
+                self.footer = data[end - 1 :]  # the text has a bracket before the data
                 return batch
-        return self._tolerant(data)
+        return self._tolerant(data, last=last)
 
     def _fast(self, text: bytes) -> Batch:
         if self.exact:
@@ -124,8 +128,9 @@ class Scan:
             return EXACT_EVENTS.decode(text)
         return batch
 
-    def _tolerant(self, data: bytes) -> Batch:
-        result = tolerant.walk(data, self.offset, self.damage)
+    def _tolerant(self, data: bytes, *, last: bool) -> Batch:
+        result = tolerant.walk(data, self.offset, self.damage, last=last)
+        self.unread = result.unread
         if result.end is not None:
             self.closed = True
             self.footer = data[result.end :]

@@ -19,11 +19,11 @@ import msgspec
 from tracelens_kineto.events import Event
 
 _EVENT_START = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
-_ARRAY_END = re.compile(r"\}\s*(?=\])")
+_ARRAY_END = re.compile(r"\}\s*(?=\]\s*(?:[,}]|\Z))")
 _NO_NUMBER = re.compile(
     r":\s*(?:-?(?:inf(?:inity)?|nan)(?:\([a-z]*\))?|n/?a)\s*(?=[,}\]\n])", re.IGNORECASE
 )
-_LONE_BACKSLASH = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_BACKSLASH = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _DEVICE_CATEGORY = re.compile(r'"cat"\s*:\s*"(?:kernel|gpu_mem(?:cpy|set))"', re.IGNORECASE)
 
@@ -61,10 +61,16 @@ class Damage:
 
 @dataclass
 class Walk:
-    """The events of a batch as JSON texts; `end` is where the array closed, if it did."""
+    """The events of a batch as JSON texts.
+
+    Attributes:
+        end: Where the array closed, if it did.
+        unread: Bytes at the end that are no whole event, though more may come.
+    """
 
     events: list[bytes] = field(default_factory=list)
     end: int | None = None
+    unread: int = 0
 
 
 def _escape_bytes(error: UnicodeError) -> tuple[str, int]:
@@ -77,13 +83,14 @@ def _escape_bytes(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("tracelens-escape", _escape_bytes)
 
 
-def walk(data: bytes, offset: int, damage: Damage) -> Walk:
+def walk(data: bytes, offset: int, damage: Damage, *, last: bool = True) -> Walk:
     """Split a batch into events.
 
     Args:
         data: The inside of the traceEvents array from the start of an event.
         offset: Where `data` stands in the plain text, for messages.
         damage: Counts are added here.
+        last: Nothing follows, so what is unfinished stays so.
     """
     text = data.decode("latin-1")
     result = Walk()
@@ -95,7 +102,11 @@ def walk(data: bytes, offset: int, damage: Damage) -> Walk:
         if text[position] == "]":
             result.end = position + 1
             return result
-        position = _one_event(text, position, offset, damage, result)
+        following = _one_event(text, position, offset, damage, result, last=last)
+        if following is None:
+            result.unread = len(text) - position
+            return result
+        position = following
 
 
 def _skip_blanks(text: str, position: int) -> int:
@@ -104,12 +115,23 @@ def _skip_blanks(text: str, position: int) -> int:
     return position
 
 
-def _one_event(text: str, position: int, offset: int, damage: Damage, result: Walk) -> int:
-    """Read the event at a position and return where it ends."""
+def _one_event(
+    text: str, position: int, offset: int, damage: Damage, result: Walk, *, last: bool
+) -> int | None:
+    """Read the event at a position and return where it ends; None if that is yet to come."""
     try:
         value, end = _DECODER.raw_decode(text, position)
     except (ValueError, RecursionError):
-        return _damaged_event(text, position, offset, damage, result)
+        following = _EVENT_START.search(text, position)
+        if following is None and not last:
+            return None
+        damage.note(offset + position)
+        stop = _end_of_damage(text, position, following)
+        if stop is None:
+            damage.cut = True  # the file stops inside this event
+            return len(text)
+        _repair_into(text[position:stop], damage, result)
+        return stop
     if isinstance(value, dict):
         _keep(text[position:end], position + offset, damage, result)
     return end
@@ -127,17 +149,15 @@ def _keep(span: str, at: int, damage: Damage, result: Walk) -> None:
         result.events.append(raw)
 
 
-def _damaged_event(text: str, position: int, offset: int, damage: Damage, result: Walk) -> int:
-    damage.note(offset + position)
-    following = _EVENT_START.search(text, position)
-    closing = _ARRAY_END.search(text, position) if following is None else None
-    if following is None and closing is None:
-        damage.cut = True  # the file stops inside this event
-        return len(text)
-    # The match starts at the event's own closing brace.
-    end = (following or closing).start() + 1  # type: ignore[union-attr]
-    _repair_into(text[position:end], damage, result)
-    return end
+def _end_of_damage(text: str, position: int, following: re.Match[str] | None) -> int | None:
+    # Both patterns match at the event's own closing brace.
+    if following is not None:
+        return following.start() + 1
+    for closing in _ARRAY_END.finditer(text, position):
+        end = closing.start() + 1
+        if text.count("{", position, end) == text.count("}", position, end):
+            return end  # else a list of objects inside the event
+    return None
 
 
 def _repair_into(span: str, damage: Damage, result: Walk) -> None:
@@ -154,12 +174,26 @@ def _repair_into(span: str, damage: Damage, result: Walk) -> None:
 
 def repair(span: str) -> dict[str, object] | None:
     """Rebuild one damaged event, or return None if not even its time can be read."""
-    mended = _LONE_BACKSLASH.sub(r"\\\\", _NO_NUMBER.sub(": null", span))
+    mended = _escape_lone_backslashes(_NO_NUMBER.sub(": null", span))
     try:
         value = _DECODER.decode(mended)
     except (ValueError, RecursionError):
         return _from_fields(span)
     return _normalise(value) if isinstance(value, dict) else None
+
+
+def _escape_lone_backslashes(text: str) -> str:
+    return _BACKSLASH.sub(lambda match: match[0] if match[1] else r"\\", text)
+
+
+def _unescape(text: str) -> str:
+    """Read a JSON string's inside in which quotes and backslashes may stand unescaped."""
+    quoted = _escape_lone_backslashes(text)
+    quoted = re.sub(r'(\\.)|"', lambda match: match[1] or r"\"", quoted, flags=re.S)
+    try:
+        return str(json.loads(f'"{quoted}"', strict=False))
+    except ValueError:
+        return text
 
 
 def _normalise(event: dict[str, object]) -> dict[str, object]:
@@ -198,7 +232,7 @@ def _from_fields(span: str) -> dict[str, object] | None:
     if not {"ph", "ts"} <= event.keys():
         return None
     name = _NAME_FIELD.search(span)
-    event["name"] = name[1] if name else ""
+    event["name"] = _unescape(name[1]) if name else ""
     numbers = {key: re.search(_NUMBER_FIELD.format(key), span) for key in _ARG_NUMBERS}
     event["args"] = {key: match[1] for key, match in numbers.items() if match}
     return event

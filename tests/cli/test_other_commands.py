@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from command import run
 from samples import SAMPLES
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_help_lists_every_command_and_imports_nothing_heavy(tmp_path: Path) -> None:
@@ -128,7 +131,9 @@ def test_schema_is_json_schema(tmp_path: Path) -> None:
 
 def test_a_broken_pipe_is_no_traceback(tmp_path: Path) -> None:
     command = f"{sys.executable} -m tracelens schema | head -1"
-    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert "Traceback" not in done.stderr
 
 

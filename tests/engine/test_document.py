@@ -34,7 +34,7 @@ def test_a_saved_result_reads_back_equal(name: str) -> None:
 
 def test_no_number_is_written_as_nan() -> None:
     for name in EXPECTED:
-        json.loads(analysis(name).to_json(), parse_constant=lambda text: pytest.fail(text))
+        json.loads(analysis(name).to_json(), parse_constant=pytest.fail)
 
 
 @pytest.mark.parametrize(

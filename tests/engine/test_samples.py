@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from samples import EXPECTED, analysis
 
-from tracelens.model.result import Analysis, Prediction
+if TYPE_CHECKING:
+    from tracelens.model.result import Analysis, Prediction
 
 WITH_THEORY = sorted(name for name, run in EXPECTED.items() if run["message_multiple"])
 STRATEGIES = {

@@ -34,8 +34,8 @@ _INCOMPLETE = 4
     "outputs",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Write a report; the suffix chooses it (.html .md .json). May repeat. Without -o: "
-    "tracelens-report/report.html and analysis.json.",
+    help="Write a report; the suffix chooses it (.html .md .json). May repeat. Without -o and "
+    "--json: tracelens-report/report.html and analysis.json.",
 )
 @click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - is stdout.")
 @click.option(

@@ -87,9 +87,8 @@ def lacking(trace: RankTrace) -> Iterator[str]:
         known = operations[operations["in_elems"] != NONE]
         moving = operations[~operations["name"].isin(["wait", "init", ""])]
         if len(known) < len(moving):
-            yield (
-                f"  ▲ sizes of {len(known)} of {len(moving)} records (volumes): record_shapes=True"
-            )
+            share = f"{len(known)} of {len(moving)} records"
+            yield f"  ▲ {share} have sizes (volumes): record_shapes=True"
     if not len(trace.device_events):
         yield "  ▲ no device events (CPU run): add ProfilerActivity.CUDA if there is a GPU"
     if info.truncated:

@@ -65,11 +65,12 @@ def _steps(steps: tuple[int, ...]) -> str:
 
 
 def _totals(facts: list[FileFacts]) -> str:
+    from tracelens.reporting.words import plural
     from tracelens.run import ranges
 
     ranks = sorted({f.rank for f in facts if f.rank is not None})
     worlds = {f.world_size for f in facts if f.world_size}
-    text = f"{len(facts)} trace files, ranks {ranges(ranks) or 'unknown'}"
+    text = f"{plural(len(facts), 'trace file')}, ranks {ranges(ranks) or 'unknown'}"
     if len(worlds) == 1:
         world = worlds.pop()
         missing = sorted(set(range(world)) - set(ranks))

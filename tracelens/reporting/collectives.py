@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tracelens.model.result import Analysis, CollectiveResult, GroupResult
+    from tracelens.reporting.content import Row
+    from tracelens.reporting.numbers import SizeUnit
 
 _MOST_BARS = 16
 _EMPTY = (
@@ -27,6 +29,7 @@ class CollectiveRow:
 
     label: str
     dtype: str | None
+    kind: str
     groups: int
     calls_per_step: float | None
     message_bytes: float | None
@@ -72,6 +75,7 @@ def _row(same: list[CollectiveResult], group: GroupResult | None) -> CollectiveR
     return CollectiveRow(
         label=words.collective(same[0].op, group),
         dtype=same[0].dtype,
+        kind=same[0].kind,
         groups=len(same),
         calls_per_step=mean(lambda c: c.calls_per_step),
         message_bytes=mean(lambda c: c.bytes_per_step.message),
@@ -113,6 +117,8 @@ def collectives_section(analysis: Analysis) -> Section:
     timed = [row for row in rows if row.time_ns and row.exposed_ns is not None]
     figure = _figure(timed) if timed else None
     notes = [_coverage(rows)]
+    if not _knows_waits(rows) or not _knows_bandwidths(rows):
+        notes.append("Waiting and bandwidth are known only where collectives are matched.")
     if not timed:
         notes.append("Their time per step is not known: no complete step was recorded.")
     if len(timed) > _MOST_BARS:
@@ -137,13 +143,13 @@ def _lead(rows: list[CollectiveRow]) -> str:
 
 
 def _coverage(rows: list[CollectiveRow]) -> str:
-    calls = sum(row.calls * row.groups for row in rows)
-    without = sum(row.calls_without_bytes * row.groups for row in rows)
+    calls = sum(row.calls for row in rows)
+    without = sum(row.calls_without_bytes for row in rows)
     if not without:
         return "Bytes are known for every call."
     return (
-        f"Bytes are known for {count(round(calls - without))} of {count(round(calls))} calls; "
-        "record with torch 2.4 or newer to know them all."
+        f"Bytes are known for {count(round(calls - without))} of {count(round(calls))} calls of "
+        "an average rank; the notices say why."
     )
 
 
@@ -153,44 +159,65 @@ def collective_table(rows: list[CollectiveRow]) -> Table:
     columns = (
         Column("Collective"),
         Column("Type"),
+        Column("Carries"),
         Column("Calls", "number"),
         Column("Exposed ms", "number"),
         Column("Overlapped ms", "number"),
-        Column("Wait ms", "number"),
+        *([Column("Wait ms", "number")] if _knows_waits(rows) else []),
         Column(f"Message {sizes.name}", "number"),
         Column(f"Wire {sizes.name}", "number"),
-        Column("Bus GB/s", "number"),
+        *([Column("Bus GB/s", "number")] if _knows_bandwidths(rows) else []),
         Column("Bytes known", "number"),
     )
-    cells = [
-        (
-            Cell(_with_groups(row)),
-            Cell(row.dtype or UNKNOWN),
-            Cell(count(row.calls_per_step), row.calls_per_step),
-            Cell(ms(row.exposed_ns), row.exposed_ns),
-            Cell(ms(row.overlapped_ns), row.overlapped_ns),
-            Cell(ms(row.wait_ns), row.wait_ns),
-            Cell(sizes.of(row.message_bytes), row.message_bytes),
-            Cell(sizes.of(row.wire_bytes), row.wire_bytes),
-            Cell(number(row.busbw_gbps, decimals=3), row.busbw_gbps),
-            Cell(share(row.calls - row.calls_without_bytes, row.calls)),
-        )
-        for row in rows
-    ]
+    waits, bandwidths = _knows_waits(rows), _knows_bandwidths(rows)
+    cells = [_cells(row, sizes, waits, bandwidths) for row in rows]
     return Table("Collectives, per step and rank", columns, cells, sortable=True)
+
+
+def _cells(row: CollectiveRow, sizes: SizeUnit, waits: bool, bandwidths: bool) -> Row:
+    wait = [Cell(ms(row.wait_ns), row.wait_ns)] if waits else []
+    bandwidth = [Cell(number(row.busbw_gbps, decimals=3), row.busbw_gbps)] if bandwidths else []
+    return (
+        Cell(_with_groups(row)),
+        Cell(row.dtype or UNKNOWN),
+        Cell(row.kind),
+        Cell(count(row.calls_per_step), row.calls_per_step),
+        Cell(ms(row.exposed_ns), row.exposed_ns),
+        Cell(ms(row.overlapped_ns), row.overlapped_ns),
+        *wait,
+        Cell(sizes.of(row.message_bytes), row.message_bytes),
+        Cell(sizes.of(row.wire_bytes), row.wire_bytes),
+        *bandwidth,
+        Cell(share(row.calls - row.calls_without_bytes, row.calls)),
+    )
+
+
+def _knows_waits(rows: list[CollectiveRow]) -> bool:
+    return any(row.wait_ns is not None for row in rows)
+
+
+def _knows_bandwidths(rows: list[CollectiveRow]) -> bool:
+    return any(row.busbw_gbps is not None for row in rows)
 
 
 def _with_groups(row: CollectiveRow) -> str:
     return row.label if row.groups == 1 else f"{row.label} × {row.groups:,} groups"
 
 
+def _told_apart(rows: list[CollectiveRow]) -> list[str]:
+    """Add type and cargo to the labels that several rows share."""
+    labels = [row.label for row in rows]
+    return [
+        " · ".join([row.label, row.dtype or UNKNOWN, row.kind])
+        if labels.count(row.label) > 1
+        else row.label
+        for row in rows
+    ]
+
+
 def _figure(rows: list[CollectiveRow]) -> Figure:
     drawn = rows[:_MOST_BARS]
-    same = [row.label for row in drawn]
-    labels = [
-        f"{row.label} · {row.dtype}" if same.count(row.label) > 1 and row.dtype else row.label
-        for row in drawn
-    ]
+    labels = _told_apart(drawn)
     series = [
         Series("Exposed", "exposed", [(row.exposed_ns or 0) / 1e6 for row in drawn]),
         Series("Overlapped", "overlapped", [(row.overlapped_ns or 0) / 1e6 for row in drawn]),

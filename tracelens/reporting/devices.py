@@ -32,11 +32,16 @@ class DeviceStep:
     parts: dict[str, int]
 
 
+def counted_ranks(analysis: Analysis) -> list[RankResult]:
+    """Return the ranks that count in means; where none does, all there are."""
+    return [rank for rank in analysis.ranks if rank.in_means] or analysis.ranks
+
+
 def device_steps(analysis: Analysis) -> list[DeviceStep]:
-    """Return every device that has a mean step, in order of rank."""
+    """Return every device that has a mean step and counts, in order of rank."""
     return [
         _device_step(rank, device)
-        for rank in analysis.ranks
+        for rank in counted_ranks(analysis)
         for device in rank.devices
         if device.breakdown is not None or device.mean_step is not None
     ]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelens.reporting.devices import device_steps, median_device
+from tracelens.reporting import words
+from tracelens.reporting.devices import device_steps
+from tracelens.reporting.mean import mean_step
 from tracelens.reporting.numbers import UNKNOWN, count, ms, number, percent, share, size
 
 if TYPE_CHECKING:
@@ -48,24 +50,24 @@ class FindingView:
 
 def finding_views(analysis: Analysis) -> list[FindingView]:
     """Return the findings in the order of the analysis, which is by time to gain."""
-    median = median_device(device_steps(analysis))
-    window = None if median is None else median.window_ns
+    mean = mean_step(device_steps(analysis))
+    window = None if mean is None else mean.window_ns
     return [_view(finding, window) for finding in analysis.findings]
 
 
-def _view(finding: Finding, window: int | None) -> FindingView:
+def _view(finding: Finding, window: float | None) -> FindingView:
     return FindingView(
         title=finding.title,
         severity=finding.severity,
         status=_LOOKS[finding.severity],
         saving=_saving(finding.saving_ns_per_step, window),
         evidence=[evidence(name, value) for name, value in finding.evidence.items()],
-        advice=finding.advice,
+        advice=words.sentence(finding.advice),
         sections=_sections(finding.links),
     )
 
 
-def _saving(time: int | None, window: int | None) -> str | None:
+def _saving(time: int | None, window: float | None) -> str | None:
     if time is None:
         return None
     of = f" ({share(time, window)})" if window else ""

@@ -32,14 +32,27 @@ def pipeline_section(analysis: Analysis) -> Section:
     title, nav = "How large is the pipeline bubble?", "Pipeline"
     pipeline = analysis.pipeline
     if not pipeline:
-        return Section("pipeline", nav, title, _EMPTY, empty=_EMPTY)
+        why = _why_not(analysis.parallelism.dims.get("pp", 1))
+        return Section("pipeline", nav, title, why, empty=why)
     bubble: dict[str, Any] = pipeline.get("bubble") or {}
     lead = _lead(pipeline, bubble)
     blocks = [Block(_table(pipeline, bubble), _figure(pipeline, lead))]
     by_rank = _by_rank(pipeline, bubble)
     if by_rank.rows:
         blocks.append(Block(by_rank, folded=True))
-    return Section("pipeline", nav, title, lead, blocks)
+    left_out = len(pipeline.get("timeline") or []) - _MOST_BOXES
+    notes = [f"{left_out:,} later pieces of work are not drawn."] if left_out > 0 else []
+    return Section("pipeline", nav, title, lead, blocks, notes)
+
+
+def _why_not(stages: int) -> str:
+    if stages <= 1:
+        return _EMPTY
+    return (
+        f"The run has {stages} pipeline stages, but no schedule was read from its traces, so the "
+        "bubble is not known: waiting for other stages shows as exposed send and receive. "
+        "Record every rank, so that all stages are there."
+    )
 
 
 def _percent_of(value: float | None) -> str:
@@ -90,9 +103,8 @@ def _figure(pipeline: dict[str, Any], finding: str) -> Figure | None:
     if not work:
         return None
     first = min(one["start_ns"] for one in work)
-    stages = sorted({one["stage"] for one in work})
     boxes = [_box(one, first) for one in work[:_MOST_BOXES]]
-    rows = [f"stage {stage}" for stage in stages]
+    rows = sorted({box.row for box in boxes}, key=lambda row: (len(row), row))
     return Figure("figure-pipeline", finding, Timeline(rows, boxes, "ms into the step"))
 
 

@@ -18,7 +18,7 @@ from tracelens.reporting.content import (
     Series,
     Table,
 )
-from tracelens.reporting.devices import device_label
+from tracelens.reporting.devices import counted_ranks, device_label
 from tracelens.reporting.numbers import ms, percent, ranges
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class StepTimes:
 def step_times(analysis: Analysis) -> list[StepTimes]:
     """Return each step with its time on every device, in order."""
     found: dict[tuple[int, int], dict[str, StepResult]] = {}
-    for rank in analysis.ranks:
+    for rank in counted_ranks(analysis):
         for device in rank.devices:
             for step in device.steps:
                 key = (step.occurrence, step.step)
@@ -97,7 +97,7 @@ def _notes(analysis: Analysis) -> list[str]:
     if analysis.lateness is None and len(analysis.ranks) < 2:
         return ["Who enters collectives late takes the traces of at least two ranks."]
     if analysis.lateness is None:
-        return ["No collective could be matched across ranks, so lateness is not known."]
+        return ["Collectives were not matched across ranks, so lateness is not known."]
     return []
 
 

@@ -9,13 +9,13 @@ from tracelens.reporting.content import Bars, Block, Cell, Column, Figure, Secti
 from tracelens.reporting.devices import (
     DeviceStep,
     basic,
+    counted_ranks,
     device_label,
     device_steps,
-    exposed_by_op,
     known_classes,
-    median_device,
     shown,
 )
+from tracelens.reporting.mean import MeanStep, mean_step
 from tracelens.reporting.numbers import UNKNOWN, ms, share
 
 if TYPE_CHECKING:
@@ -32,30 +32,30 @@ _NO_RANK = "No rank could be read. Point TraceLens at the folder that holds one 
 def step_section(analysis: Analysis) -> Section:
     """Say which classes of work the mean step of each device is made of."""
     steps = device_steps(analysis)
-    median = median_device(steps)
-    if median is None:
+    mean = mean_step(steps)
+    if mean is None:
         return _without_steps(analysis)
-    figure, classes = _figure(steps, median), class_table(median, len(steps))
+    figure, classes = _figure(steps, _lead(mean)), class_table(mean)
     if len(steps) > 1:
         blocks = [Block(device_table(steps), figure, folded=True), Block(classes)]
     else:
         blocks = [Block(classes, figure)]
-    return _section(_lead(median, len(steps)), blocks, _notes(steps))
+    return _section(_lead(mean), blocks, _notes(analysis, steps))
 
 
 def _section(lead: str, blocks: list[Block], notes: list[str], empty: str | None = None) -> Section:
     return Section("step", "Step", "Where does a step go?", lead, blocks, notes, empty)
 
 
-def _lead(median: DeviceStep, devices: int) -> str:
-    who = f"The median of {devices:,} devices ({median.label})" if devices > 1 else "The device"
+def _lead(mean: MeanStep) -> str:
+    who = f"Averaged over {mean.devices:,} devices, a" if mean.devices > 1 else "A"
     parts = [
-        f"{share(median.parts[name], median.window_ns)} {_IN_WORDS[name]}"
-        for name in sorted(median.parts, key=lambda name: -median.parts[name])
-        if median.parts[name]
+        f"{share(mean.parts[name], mean.window_ns)} {_IN_WORDS[name]}"
+        for name in sorted(mean.parts, key=lambda name: -mean.parts[name])
+        if mean.parts[name]
     ]
     what = ", ".join(parts) or "nothing that was recorded"
-    return f"{who} needs {ms(median.window_ns)} ms per step: {what}."
+    return f"{who} step takes {ms(mean.window_ns)} ms: {what}."
 
 
 _IN_WORDS = {
@@ -67,8 +67,12 @@ _IN_WORDS = {
 }
 
 
-def _notes(steps: list[DeviceStep]) -> list[str]:
+def _notes(analysis: Analysis, steps: list[DeviceStep]) -> list[str]:
     notes = ["Every nanosecond belongs to exactly one class, so the classes add up to the step."]
+    left_out = len(analysis.ranks) - len(counted_ranks(analysis))
+    if left_out:
+        what = words.plural(left_out, "set of files", "sets of files")
+        notes.append(f"Left out: {what} of ranks that were read in part or given twice.")
     drawn = len(shown(steps))
     if drawn < len(steps):
         notes.append(
@@ -78,49 +82,26 @@ def _notes(steps: list[DeviceStep]) -> list[str]:
     return notes
 
 
-def class_table(step: DeviceStep, devices: int) -> Table:
-    """Return one device's mean step by class, with what is known about their parts."""
+def class_table(mean: MeanStep) -> Table:
+    """Return the mean step by class, with what is known about their parts."""
     rows: list[Row] = []
-    for name, time in step.parts.items():
-        rows.append(_class_row(words.CLASSES[name], time, step.window_ns, role=name))
-        rows += [
-            _class_row(part, inner, step.window_ns) for part, inner in _inside(step, name) if inner
-        ]
-    total = _class_row("Step", step.window_ns, step.window_ns)
-    which = f"Mean step of {step.label}" + (f", the median of {devices:,}" if devices > 1 else "")
+    for name, time in mean.parts.items():
+        rows.append(_class_row(words.CLASSES[name], time, mean.window_ns, role=name))
+        inside = mean.inside.get(name, {})
+        rows += [_class_row(part, inner, mean.window_ns) for part, inner in inside.items()]
+    total = _class_row("Step", mean.window_ns, mean.window_ns)
+    which = "Mean step" if mean.devices == 1 else f"Mean step over {mean.devices:,} devices"
     columns = (Column("Class"), Column("ms", "number"), Column("% of step", "number"))
     return Table(which, columns, rows, total)
 
 
-def _class_row(label: str, time: int, window: int, role: str | None = None) -> Row:
+def _class_row(label: str, time: float, window: float, role: str | None = None) -> Row:
     part = role is None and label != "Step"
     return (
         Cell(label, role=role, part=part),
         Cell(ms(time), time, part=part),
         Cell(share(time, window), part=part),
     )
-
-
-def _inside(step: DeviceStep, name: str) -> list[tuple[str, int]]:
-    breakdown = step.device.breakdown
-    if breakdown is None:
-        return []
-    if name == "exposed":
-        ops = sorted(exposed_by_op(breakdown).items(), key=lambda item: -item[1])
-        inner = [(words.op(op), time) for op, time in ops]
-        return [*inner, ("waiting for the last rank", breakdown.wait_ns or 0)]
-    if name == "idle":
-        return [
-            ("the host had not launched yet", breakdown.idle_host_ns or 0),
-            ("launched, waiting for other work", breakdown.idle_dependency_ns or 0),
-            ("cause unknown", breakdown.idle_unknown_ns if _idle_is_split(step) else 0),
-        ]
-    return []
-
-
-def _idle_is_split(step: DeviceStep) -> bool:
-    breakdown = step.device.breakdown
-    return breakdown is not None and bool(breakdown.idle_host_ns or breakdown.idle_dependency_ns)
 
 
 def device_table(steps: list[DeviceStep]) -> Table:
@@ -145,16 +126,16 @@ def _times(step: DeviceStep, classes: list[str]) -> list[Cell]:
     ]
 
 
-def _figure(steps: list[DeviceStep], median: DeviceStep) -> Figure:
+def _figure(steps: list[DeviceStep], finding: str) -> Figure:
     drawn = shown(steps)
     labels = [step.label for step in drawn]
     if len(drawn) < len(steps):
-        labels[0] = f"{median.label} (median)"
+        labels[0] = f"{labels[0]} (median)"
     series = [
         Series(words.CLASSES[name], name, [_in_ms(step.parts.get(name)) for step in drawn])
         for name in known_classes(steps)
     ]
-    return Figure("figure-step", _lead(median, len(steps)), Bars(labels, series, "ms per step"))
+    return Figure("figure-step", finding, Bars(labels, series, "ms per step"))
 
 
 def _in_ms(time: int | None) -> float | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tracelens.model.result import (
         Analysis,
         Parallelism,
+        Parameters,
         PerStepVolume,
         Prediction,
         Status,
@@ -67,7 +68,7 @@ def lead(volumes: Volumes) -> str:
         moved = "an unknown number of bytes"
     symbol = words.SYMBOLS[VERDICTS[volumes.verdict]]
     verdict = f"{symbol} {words.upper_first(volumes.verdict)}: data parallelism moves {moved}."
-    return f"{verdict} {volumes.explanation}" if volumes.explanation else verdict
+    return f"{verdict} {words.sentence(volumes.explanation)}" if volumes.explanation else verdict
 
 
 def _notes(analysis: Analysis) -> list[str]:
@@ -209,13 +210,17 @@ def assumption_table(analysis: Analysis) -> Table:
         ("Framework", words.framework(parallel.framework), ""),
         ("Layout", words.dims(parallel.dims) or "one rank in every dimension", ""),
         ("Micro-batches accumulated", count(parallel.gradient_accumulation), ""),
-        ("Ψ, parameters", count(psi.count), f"{psi.source or UNKNOWN}, {psi.confidence}"),
+        ("Ψ, parameters", count(psi.count), _psi_source(psi)),
         ("Their bytes", size(analysis.volumes.parameters_bytes), ""),
         *(("Evidence", line, "") for line in parallel.evidence),
     ]
     columns = (Column("Assumption"), Column("Value", "prose"), Column("How it is known"))
     rows = [tuple(Cell(part) for part in fact) for fact in facts]
     return Table("What the predictions assume", columns, rows)
+
+
+def _psi_source(psi: Parameters) -> str:
+    return UNKNOWN if psi.source is None else f"{psi.source}, {psi.confidence} confidence"
 
 
 def _sure(parallel: Parallelism) -> str:

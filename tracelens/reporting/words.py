@@ -127,6 +127,12 @@ def upper_first(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def sentence(text: str) -> str:
+    """Make a sentence of a clause: a capital first, a full stop last."""
+    clause = upper_first(text.strip())
+    return clause if not clause or clause[-1] in ".!?:…" else f"{clause}."
+
+
 # Format and surrogate characters can hide or reorder a name; control characters drive terminals.
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 

@@ -1,0 +1,259 @@
+"""Strategies read from synthetic traffic: each rule, its near misses, and what stays unknown."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from tracelens.operations_table import MergedGroup
+from tracelens.parallelism import Given, Inference, infer
+from tracelens.traffic import Call, GroupTraffic, Traffic
+
+PSI = 1_000_000
+FORWARD = "DistributedDataParallel.forward"
+
+
+def group(index: int, size: int, role: str = "unknown") -> MergedGroup:
+    return MergedGroup(index, set(), None, size, tuple(range(size)), role)
+
+
+def traffic_of(
+    calls: list[tuple[str, int] | tuple[str, int, str]],
+    *,
+    size: int = 8,
+    index: int = 0,
+    role: str = "unknown",
+    by_step: list[int] | None = None,
+) -> GroupTraffic:
+    """One group's step: (operation, elements[, range]) in launch order."""
+    listed = [
+        Call(call[0], call[1], launch, call[2] if len(call) == 3 else "")
+        for launch, call in enumerate(calls, start=1)
+    ]
+    elements: dict[str, float] = {}
+    for call in listed:
+        elements[call.op] = elements.get(call.op, 0.0) + call.elements
+    total = [round(sum(elements.values()))] * 3
+    dtypes = dict.fromkeys(elements, "bfloat16")
+    return GroupTraffic(group(index, size, role), elements, listed, dtypes, 0, by_step or total)
+
+
+def inferred(
+    *groups: GroupTraffic, marks: dict[str, float] | None = None, given: Given | None = None
+) -> Inference:
+    return infer(Traffic(list(groups), pd.Series(dtype=object), marks or {}, 3), given or Given())
+
+
+def multiple(found: Inference, which: int = -1) -> float:
+    assert found.parameters is not None
+    return found.schemes[which].message_elements / found.parameters
+
+
+def reduces(*sizes: int) -> list[tuple[str, int]]:
+    return [("all_reduce", size) for size in sizes]
+
+
+class TestDistributedDataParallel:
+    def test_one_all_reduce_a_gradient(self) -> None:
+        found = inferred(traffic_of(reduces(600_000, 400_000)), marks={FORWARD: 1})
+        assert (found.strategy, found.parameters, multiple(found)) == ("ddp", PSI, 2.0)
+        assert found.confidence == "high"
+
+    def test_equal_buckets_without_accumulation_are_not_taken_for_micro_batches(self) -> None:
+        found = inferred(traffic_of(reduces(*[250_000] * 4)), marks={FORWARD: 1})
+        assert found.parameters == PSI
+
+    def test_accumulation_with_synchronisation_repeats_the_buckets(self) -> None:
+        buckets = [600_000, 400_000]
+        found = inferred(traffic_of(reduces(*buckets * 3)), marks={FORWARD: 3})
+        assert (found.parameters, found.micro_batches, multiple(found)) == (PSI, 3, 6.0)
+
+    def test_accumulation_without_synchronisation_reduces_once(self) -> None:
+        found = inferred(traffic_of(reduces(600_000, 400_000, 1_000)), marks={FORWARD: 2})
+        assert (found.parameters, found.micro_batches) == (1_001_000, 2)
+        assert multiple(found) == 2.0
+
+    def test_without_ranges_confidence_is_less(self) -> None:
+        found = inferred(traffic_of(reduces(PSI)))
+        assert (found.strategy, found.framework, found.confidence) == ("ddp", None, "medium")
+        assert found.micro_batches is None
+
+
+class TestZeroOneAndTwo:
+    def test_deepspeed_all_reduces_and_gathers(self) -> None:
+        found = inferred(traffic_of([*reduces(500_000, 500_000), ("all_gather", PSI)]))
+        assert (found.strategy, found.framework) == ("zero1-or-2", "deepspeed")
+        assert (multiple(found, 0), multiple(found)) == (2.0, 3.0)
+
+    @pytest.mark.parametrize("batches", [2, 4])
+    def test_deepspeed_zero_2_repeats_reductions(self, batches: int) -> None:
+        calls = [*reduces(*[PSI] * batches), ("all_gather", PSI)]
+        found = inferred(traffic_of(calls))
+        assert (found.strategy, found.micro_batches) == ("zero2", batches)
+        assert multiple(found) == 2 * batches + 1
+
+    def test_deepspeed_reduces_to_owners(self) -> None:
+        calls = [*[("reduce", PSI // 8)] * 8, ("all_gather", PSI)]
+        found = inferred(traffic_of(calls))
+        assert found.framework == "deepspeed"
+        assert multiple(found) == 2.0
+
+    def test_a_gather_of_another_size_is_no_deepspeed(self) -> None:
+        found = inferred(traffic_of([*reduces(PSI), ("all_gather", PSI // 3 * 2)]))
+        assert found.strategy is None
+        assert found.parameters is None
+
+    def test_sharded_optimizer_scatters_then_gathers(self) -> None:
+        calls = [("reduce_scatter", PSI // 2)] * 2 + [("all_gather", PSI // 2)] * 2
+        found = inferred(traffic_of(calls))
+        assert (found.strategy, found.framework) == ("zero1-or-2", "sharded-optimizer")
+        assert multiple(found) == 2.0
+
+    def test_zero_redundancy_optimizer_broadcasts(self) -> None:
+        calls = [*reduces(PSI), *[("broadcast", PSI // 4)] * 4]
+        marks = {FORWARD: 1.0, "Optimizer.step#ZeroRedundancyOptimizer.step": 1.0}
+        found = inferred(traffic_of(calls), marks=marks)
+        assert (found.strategy, found.parameter_broadcasts) == ("zero1", True)
+        assert multiple(found) == 3.0
+
+    def test_buffer_broadcasts_are_no_sharded_optimizer(self) -> None:
+        found = inferred(traffic_of([*reduces(PSI), ("broadcast", 50_000)]), marks={FORWARD: 1})
+        assert (found.strategy, found.parameter_broadcasts) == ("ddp", False)
+
+    def test_a_stage_the_user_gives_is_taken(self) -> None:
+        calls = [*reduces(PSI), ("all_gather", PSI)]
+        assert inferred(traffic_of(calls), given=Given(zero_stage=2)).strategy == "zero2"
+
+
+FSDP2 = {"FSDP::root_pre_forward": 1.0, "FSDP::all_gather (l.0)": 2.0}
+FSDP1 = {"FullyShardedDataParallel._pre_forward": 3.0}
+ROOT = 100_000
+UNIT = 450_000
+
+
+def gathers(*units: tuple[int, str]) -> list[tuple[str, int, str]]:
+    return [("all_gather", size, f"FSDP::all_gather{name}") for size, name in units]
+
+
+def scatters(*units: tuple[int, str]) -> list[tuple[str, int, str]]:
+    return [("reduce_scatter", size, f"FSDP::post_backward_reduce{name}") for size, name in units]
+
+
+class TestFullyShardedDataParallel:
+    root = (ROOT, "")
+    first = (UNIT, " (l.0)")
+    second = (UNIT, " (l.1)")
+
+    def once(self, *, root_again: bool = False) -> list[tuple[str, int, str]]:
+        again = [self.root] if root_again else []
+        return [
+            *gathers(self.root, self.first, self.second, *again, self.second, self.first),
+            *scatters(self.second, self.first, self.root),
+        ]
+
+    def test_units_of_equal_size_and_a_kept_root(self) -> None:
+        found = inferred(traffic_of(self.once()), marks=FSDP2)
+        assert (found.strategy, found.framework, found.parameters) == ("zero3", "fsdp2", PSI)
+        assert multiple(found) == pytest.approx(3 - ROOT / PSI)
+
+    def test_a_root_that_reshards_too(self) -> None:
+        found = inferred(traffic_of(self.once(root_again=True)), marks=FSDP2)
+        assert found.micro_batches == 1
+        assert multiple(found) == 3.0
+
+    def test_accumulation_repeats_everything(self) -> None:
+        marks = {**FSDP2, "FSDP::root_pre_forward": 2.0}
+        found = inferred(traffic_of(self.once() * 2), marks=marks)
+        assert (found.parameters, found.micro_batches) == (PSI, 2)
+        assert multiple(found) == pytest.approx(2 * (3 - ROOT / PSI))
+
+    def test_accumulation_that_reduces_once(self) -> None:
+        calls = [*self.once()[:5], *self.once()]
+        marks = {**FSDP2, "FSDP::root_pre_forward": 2.0}
+        found = inferred(traffic_of(calls), marks=marks)
+        assert found.parameters == PSI
+        assert multiple(found) == pytest.approx(2 * (2 - ROOT / PSI) + 1)
+
+    def test_kept_after_forward(self) -> None:
+        calls = [*gathers(self.root, self.first, self.second)]
+        calls += scatters(self.second, self.first, self.root)
+        found = inferred(traffic_of(calls), marks=FSDP2)
+        assert found.strategy == "fsdp-grad-op"
+        assert (multiple(found, 0), multiple(found)) == (2.0, 2.0)
+
+    def test_resharded_to_a_smaller_group(self) -> None:
+        main = traffic_of(
+            [
+                *gathers(self.root, self.first, self.second),
+                *scatters(self.second, self.first, self.root),
+            ]
+        )
+        again = traffic_of(gathers(self.root, self.first, self.second), size=2, index=1)
+        found = inferred(main, again, marks=FSDP2)
+        assert found.strategy == "zero3"
+        assert multiple(found) == 3.0
+        assert found.traffic == [main, again]
+
+    def test_fsdp1_has_no_names_but_a_root_of_its_own_size(self) -> None:
+        plain = [(op, size) for op, size, _ in self.once()]
+        found = inferred(traffic_of(plain), marks=FSDP1)
+        assert (found.framework, found.parameters) == ("fsdp1", PSI)
+        assert multiple(found) == pytest.approx(3 - ROOT / PSI)
+
+    @pytest.mark.parametrize("roles", [("unknown", "unknown"), ("shard", "replicate")])
+    def test_hybrid_sharding_by_the_size_of_the_second_groups_all_reduce(
+        self, roles: tuple[str, str]
+    ) -> None:
+        main = traffic_of(self.once(), size=4, role=roles[0])
+        replicas = traffic_of(reduces(PSI // 4), size=2, index=1, role=roles[1])
+        found = inferred(main, replicas, marks=FSDP2)
+        assert found.strategy == "hsdp"
+        assert multiple(found) == pytest.approx(3 - ROOT / PSI + 2 / 4)
+
+    def test_an_all_reduce_of_another_size_is_no_replica_group(self) -> None:
+        main = traffic_of(self.once(), size=4)
+        other = traffic_of(reduces(PSI // 3), size=2, index=1)
+        assert inferred(main, other, marks=FSDP2).strategy == "zero3"
+
+
+class TestZeroThree:
+    def test_gathers_before_reductions_without_fsdp_ranges(self) -> None:
+        calls = [("all_gather", PSI // 2)] * 2 + [("reduce_scatter", PSI // 2)] * 2
+        found = inferred(traffic_of(calls))
+        assert (found.strategy, found.framework) == ("zero3", "deepspeed")
+        assert [multiple(found, i) for i in range(3)] == [3.0, 2.0, 3.0]
+
+    def test_a_large_model_is_gathered_again(self) -> None:
+        large = 2 * 10**9
+        calls = [("all_gather", large), ("all_gather", large), ("reduce_scatter", large)]
+        found = inferred(traffic_of(calls))
+        # Defaults keep about half the reuse distance (5e8 elements) until backward.
+        assert multiple(found, 1) == pytest.approx(3 - 0.25)
+
+
+class TestUnknown:
+    def test_nothing_to_see(self) -> None:
+        found = inferred()
+        assert (found.strategy, found.parameters, found.schemes) == (None, None, [])
+        assert found.evidence
+
+    def test_steps_that_differ_have_no_single_psi(self) -> None:
+        main = traffic_of(reduces(PSI), by_step=[PSI, 2 * PSI, PSI])
+        found = inferred(main, marks={FORWARD: 1})
+        assert found.parameters is None
+        assert found.schemes == []
+        assert "differs from step to step" in found.evidence[0]
+
+    def test_steps_that_differ_are_compared_if_the_user_gives_psi(self) -> None:
+        main = traffic_of(reduces(PSI), by_step=[PSI, 2 * PSI, PSI])
+        found = inferred(main, marks={FORWARD: 1}, given=Given(parameters=PSI))
+        assert (found.parameters, found.parameters_confidence) == (PSI, "exact")
+
+    def test_without_sizes_ranges_still_name_the_framework(self) -> None:
+        silent = GroupTraffic(group(0, 4), {}, [], {}, unknown=12)
+        found = inferred(silent, marks={FORWARD: 1})
+        assert (found.strategy, found.parameters) == ("ddp", None)
+        assert "record_shapes=True" in found.evidence[0]
+
+    def test_model_parallel_groups_are_no_data_parallel_traffic(self) -> None:
+        assert inferred(traffic_of(reduces(PSI), role="tp")).strategy is None

@@ -1,0 +1,299 @@
+"""What each section says, before any format: tested as data."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import analysis_builder
+import pytest
+
+from tracelens.model.result import Analysis, Metric, RankResult, Status, Summary
+from tracelens.reporting.collectives import collective_rows, collectives_section
+from tracelens.reporting.content import Bars, Bullets, Lines, Section
+from tracelens.reporting.devices import device_steps, known_classes, median_device, shown
+from tracelens.reporting.document import document, headline, sections
+from tracelens.reporting.findings import evidence, finding_views
+from tracelens.reporting.kernels import kernels_section
+from tracelens.reporting.pipeline import pipeline_section
+from tracelens.reporting.stability import stability_section
+from tracelens.reporting.step import step_section
+from tracelens.reporting.trust import CPU_CAVEAT, command, trust_section
+from tracelens.reporting.volumes import volumes_section
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BUILDERS: dict[str, Callable[[], Analysis]] = {
+    "fsdp2": analysis_builder.fsdp2,
+    "large": analysis_builder.large,
+    "one_rank": analysis_builder.one_rank,
+    "nothing": analysis_builder.nothing,
+    "without_steps": analysis_builder.without_steps,
+    "cpu": analysis_builder.cpu,
+    "hostile": analysis_builder.hostile,
+}
+
+
+@pytest.fixture(params=list(BUILDERS), ids=list(BUILDERS))
+def analysis(request: pytest.FixtureRequest) -> Analysis:
+    builder: Callable[[], Analysis] = BUILDERS[request.param]
+    return builder()
+
+
+def test_every_section_answers_or_says_why_not(analysis: Analysis) -> None:
+    for section in sections(analysis):
+        assert section.title.endswith("?")
+        assert section.lead
+        assert bool(section.blocks) != bool(section.empty), section.id
+
+
+def test_every_row_has_a_cell_a_column(analysis: Analysis) -> None:
+    for section in sections(analysis):
+        for block in section.blocks:
+            table = block.table
+            assert all(len(row) == len(table.columns) for row in table.rows), table.caption
+            assert table.total is None or len(table.total) == len(table.columns)
+
+
+def test_every_figure_has_a_finding_and_data(analysis: Analysis) -> None:
+    figures = [b.figure for s in sections(analysis) for b in s.blocks if b.figure is not None]
+
+    for figure in figures:
+        assert len(figure.finding.split()) > 4
+        if isinstance(figure.chart, Bars | Lines):
+            assert figure.chart.series
+        if isinstance(figure.chart, Bullets):
+            assert figure.chart.labels
+
+
+def test_parts_of_every_mean_step_add_up(analysis: Analysis) -> None:
+    for step in device_steps(analysis):
+        assert sum(step.parts.values()) == step.window_ns
+
+
+def test_bubble_is_no_class_where_it_is_not_known() -> None:
+    assert "bubble" not in known_classes(device_steps(analysis_builder.fsdp2()))
+    assert "bubble" in known_classes(device_steps(analysis_builder.large()))
+
+
+def test_the_total_row_is_the_step() -> None:
+    table = step_section(analysis_builder.fsdp2()).blocks[-1].table
+
+    assert table.total is not None
+    assert table.total[1].sort == sum(row[1].sort or 0 for row in table.rows if not row[0].part)
+
+
+def test_very_many_ranks_show_the_median_and_the_outliers() -> None:
+    analysis = analysis_builder.large(1024)
+    steps = device_steps(analysis)
+    section = step_section(analysis)
+    bars = _chart(section)
+
+    assert len(bars.labels) == len(shown(steps)) == 25
+    assert bars.labels[0].endswith("(median)")
+    assert "rank 768" in bars.labels  # the builder's slow rank
+    assert len(section.blocks[0].table.rows) == 1024
+    assert any("out of 1,024" in note for note in section.notes)
+
+
+def _chart(section: Section) -> Bars:
+    figure = section.blocks[0].figure
+    assert figure is not None
+    assert isinstance(figure.chart, Bars)
+    return figure.chart
+
+
+def test_without_a_mean_step_the_whole_recording_is_shown_as_such() -> None:
+    section = step_section(analysis_builder.without_steps())
+
+    assert "No complete step" in section.lead
+    assert section.blocks[0].figure is None
+    assert "no step" in section.blocks[0].table.caption
+
+
+def test_ranks_that_do_not_count_are_left_out_and_named() -> None:
+    base = analysis_builder.fsdp2()
+    partial = dataclasses.replace(base.ranks[0], partial=True, in_means=False)
+    section = step_section(dataclasses.replace(base, ranks=[partial, *base.ranks[1:]]))
+
+    assert [row[0].text for row in section.blocks[0].table.rows] == ["rank 1", "rank 2", "rank 3"]
+    assert "Left out: 1 set of files" in section.notes[1]
+    alone = step_section(dataclasses.replace(base, ranks=[partial]))
+    assert alone.blocks[0].table.caption == "Mean step"
+
+
+def test_two_devices_of_a_rank_stay_apart() -> None:
+    base = analysis_builder.fsdp2()
+    first = base.ranks[0]
+    second = dataclasses.replace(first.devices[0], device=1)
+    both = dataclasses.replace(first, devices=[first.devices[0], second])
+    analysis = dataclasses.replace(base, ranks=[both])
+
+    assert [s.label for s in device_steps(analysis)] == ["rank 0, device 0", "rank 0, device 1"]
+
+
+def test_groups_of_one_role_are_merged_and_weighted_by_ranks() -> None:
+    rows = collective_rows(analysis_builder.large())
+    labels = [(row.label, row.groups) for row in rows]
+
+    assert ("all-gather · dp (8 ranks)", 8) in labels
+    assert ("all-reduce · tp (2 ranks)", 32) in labels
+    exposed = [row.exposed_ns or 0 for row in rows]
+    assert exposed == sorted(exposed, reverse=True)
+
+
+def test_groups_of_unknown_role_stay_apart() -> None:
+    analysis = analysis_builder.hostile()
+
+    assert len(collective_rows(analysis)) == len(analysis.collectives)
+
+
+def test_unknown_bytes_are_unknown_and_counted() -> None:
+    section = collectives_section(analysis_builder.one_rank())
+    row = section.blocks[0].table.rows[0]
+
+    columns = [column.title for column in section.blocks[0].table.columns]
+    cells = dict(zip(columns, (cell.text for cell in row), strict=True))
+    assert cells["Message B"] == cells["Wire B"] == "unknown"
+    assert cells["Bytes known"] == "0 %"
+    assert "Bus GB/s" not in cells  # not one is known
+    assert "0 of 256 calls" in section.notes[0]
+
+
+def test_volumes_say_verdict_multiple_and_coverage() -> None:
+    section = volumes_section(analysis_builder.fsdp2())
+
+    assert section.lead.startswith("✓ Explained: data parallelism moves 39.4 GB")
+    assert "2.92 Ψ" in section.lead
+    assert "318 of 320" in section.notes[0]
+    bullets = section.blocks[1].figure
+    assert bullets is not None
+    assert isinstance(bullets.chart, Bullets)
+    assert len(bullets.chart.labels) == 2  # the third term was not observed
+
+
+def test_kernels_are_those_of_the_median_rank() -> None:
+    analysis = analysis_builder.large(64)
+    median = median_device(device_steps(analysis))
+    section = kernels_section(analysis)
+
+    assert median is not None
+    assert section.lead.startswith(f"Rank {median.rank.rank}, the median rank")
+    assert len(section.blocks[0].table.rows) == 30
+    assert section.blocks[0].table.sortable
+
+
+def test_kernels_without_step_times_show_totals() -> None:
+    base = analysis_builder.one_rank()
+    rank = base.ranks[0]
+    kernels = [dataclasses.replace(kernel, mean_step_ns=None) for kernel in rank.top_kernels]
+    ranks: list[RankResult] = [dataclasses.replace(rank, top_kernels=kernels)]
+    section = kernels_section(dataclasses.replace(base, ranks=ranks))
+
+    assert "of the whole recording" in section.lead
+    assert "ms in all" in [column.title for column in section.blocks[0].table.columns]
+
+
+def test_one_step_draws_no_line() -> None:
+    section = stability_section(analysis_builder.one_rank())
+
+    assert "One step says nothing" in section.lead
+    assert all(block.figure is None for block in section.blocks)
+
+
+def test_many_ranks_become_median_fastest_and_slowest() -> None:
+    section = stability_section(analysis_builder.large())
+    figure = section.blocks[0].figure
+
+    assert figure is not None
+    assert isinstance(figure.chart, Lines)
+    assert [series.label for series in figure.chart.series] == ["slowest", "median", "fastest"]
+
+
+def test_a_pipeline_that_was_not_measured_is_not_denied() -> None:
+    measured = analysis_builder.large()
+    section = pipeline_section(dataclasses.replace(measured, pipeline=None))
+
+    assert "The run has 4 pipeline stages" in (section.empty or "")
+    assert "No pipeline" in (pipeline_section(analysis_builder.fsdp2()).empty or "")
+
+
+def test_trust_names_every_notice_and_why_steps_are_left_out() -> None:
+    section = trust_section(analysis_builder.fsdp2())
+    tables = {block.table.caption: block.table for block in section.blocks}
+
+    assert len(tables["Notices"].rows) == 2
+    assert tables["Notices"].rows[0][0].text == "warning"
+    left_out = tables["Steps left out of the mean"].rows
+    assert [[cell.text for cell in row] for row in left_out] == [["10", "no: slower than the rest"]]
+    cut = trust_section(analysis_builder.without_steps())
+    cut_rows = {b.table.caption: b.table.rows for b in cut.blocks}["Steps left out of the mean"]
+    assert {row[1].text for row in cut_rows} == {"no: cut off"}
+
+
+def test_runs_on_cpus_carry_their_caveat() -> None:
+    assert CPU_CAVEAT in trust_section(analysis_builder.cpu()).notes
+    assert CPU_CAVEAT not in trust_section(analysis_builder.fsdp2()).notes
+
+
+def test_the_command_can_be_pasted_whatever_the_names() -> None:
+    assert command(analysis_builder.fsdp2()) == "tracelens analyze traces/llama-7b --steps 10:20"
+    hostile = command(analysis_builder.hostile())
+    assert hostile.isprintable()
+    assert "'traces/a | b" in hostile
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        (["fail", "warn", "ok"], "1 of 3 budgets missed"),
+        (["warn", "ok"], "1 of 2 budgets missed, as a warning"),
+        (["unknown", "ok"], "1 of 2 budgets could not be judged"),
+        (["ok"], "1 budget met"),
+    ],
+)
+def test_headline_counts_budgets(statuses: list[Status], expected: str) -> None:
+    metrics = [Metric("m", "M", 1.0, "%", "≤ 1 %", status) for status in statuses]
+    base = analysis_builder.nothing()
+
+    assert headline(dataclasses.replace(base, summary=Summary("", "ok", metrics))) == expected
+    assert headline(base) == "too little data to judge"
+
+
+def test_findings_keep_their_order_and_link_to_sections() -> None:
+    views = finding_views(analysis_builder.fsdp2())
+
+    assert [view.title[:10] for view in views] == ["All-gather", "Rank 3 ent", "A third of"]
+    assert views[0].saving == "up to 42.0 ms per step (5.62 %)"
+    assert views[0].sections == ["collectives", "volume"]
+    assert views[2].saving is None
+    assert finding_views(analysis_builder.hostile())[0].sections == ["collectives"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("exposed_ns", 21_000_000, ("exposed", "21.0 ms")),
+        ("extra_bytes_per_step", 7e9, ("extra", "7.00 GB per step")),
+        ("late_in_pct", 86.1, ("late in", "86.1 %")),
+        ("bus_gbps", 212.4, ("bus", "212 GB/s")),
+        ("calls", 64, ("calls", "64")),
+        ("ratio", 1.5, ("ratio", "1.50")),
+        ("host", "gpu-a1", ("host", "gpu-a1")),
+        ("stage", None, ("stage", "unknown")),
+    ],
+)
+def test_evidence_is_written_in_its_unit(
+    name: str, value: float | str | None, expected: tuple[str, str]
+) -> None:
+    assert evidence(name, value) == expected
+
+
+def test_the_document_names_the_run() -> None:
+    content = document(analysis_builder.large())
+
+    assert content.name == "llama-7b-64"
+    assert content.facts[:3] == ["ZeRO-3", "FSDP2", "dp 8 × tp 2 × pp 4"]
+    assert "64 × NVIDIA H100 80GB HBM3" in content.facts
+    assert document(analysis_builder.nothing()).name == "unnamed run"

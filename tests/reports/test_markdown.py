@@ -1,0 +1,175 @@
+"""The Markdown comment, read as GitHub reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING
+
+import analysis_builder
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from tracelens.model.result import Notice
+from tracelens_markdown import MarkdownReport, inert, tables
+from tracelens_markdown.report import MOST_CHARACTERS, marker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from markdown_it.token import Token
+
+    from tracelens.model.result import Analysis
+
+BUILDERS = ["fsdp2", "large", "one_rank", "nothing", "without_steps", "cpu", "hostile"]
+OUR_HTML = re.compile(
+    r"<!-- tracelens:[A-Za-z0-9._-]+ -->|</?details>|</?summary>|</?sub>|[^<>]+", re.S
+)
+
+
+def github() -> MarkdownIt:
+    return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+
+
+def render(analysis: Analysis) -> str:
+    return MarkdownReport().render(analysis).decode()
+
+
+def tokens(text: str) -> Iterator[Token]:
+    for token in github().parse(text):
+        yield token
+        yield from token.children or []
+
+
+def assert_only_our_markup(text: str) -> None:
+    for token in tokens(text):
+        assert token.type not in {"link_open", "image", "fence", "code_block", "hr", "em_open"}
+        assert token.type not in {"s_open", "blockquote_open", "bullet_list_open"}
+        if token.type in {"html_block", "html_inline"}:
+            assert OUR_HTML.sub("", token.content) == "", token.content
+        if token.type == "text":
+            assert_no_reference(token.content)
+
+
+def assert_no_reference(words: str) -> None:
+    """GitHub links these in any text that is not code."""
+    assert not re.search(r"@\w|#\d|\bGH-\d|https?://|\bwww\.\w|:\w+:|\$\w", words, re.I), words
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_marker_then_verdict(builder: str) -> None:
+    first, second, *_ = render(getattr(analysis_builder, builder)()).splitlines()
+
+    assert re.fullmatch(r"<!-- tracelens:[A-Za-z0-9._-]+ -->", first)
+    assert re.match(r"### [✓▲✗–] TraceLens: \w", second)
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_names_never_become_markup(builder: str) -> None:
+    assert_only_our_markup(render(getattr(analysis_builder, builder)()))
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_every_row_keeps_the_columns_of_its_head(builder: str) -> None:
+    text = render(getattr(analysis_builder, builder)())
+    columns = [0]
+    rows = 0
+    for token in tokens(text):
+        if token.type == "tr_open":
+            columns.append(0)
+            rows += 1
+        elif token.type in {"th_open", "td_open"}:
+            columns[-1] += 1
+    # markdown-it pads and cuts rows to the head's width, so the cells are counted in the source.
+    lines = re.findall(r"^\|.*\|$", text, re.M)
+    assert len(lines) == rows + sum(token.type == "table_open" for token in tokens(text))
+    head = 0
+    for before, line in zip(["", *text.splitlines()], text.splitlines(), strict=False):
+        if not line.startswith("|"):
+            continue
+        cells = len(re.findall(r"(?<!\\)\|", line)) - 1
+        head = head if before.startswith("|") else cells
+        assert cells == head, line
+
+
+def test_failures_come_first() -> None:
+    lines = render(analysis_builder.fsdp2()).splitlines()
+    symbols = [line[2] for line in lines if re.match(r"\| [✓▲✗–] \| ", line)][:5]
+
+    assert symbols == ["✗", "✗", "▲", "✓", "✓"]
+
+
+@pytest.mark.parametrize("ranks", [64, 1024])
+def test_it_fits_a_comment(ranks: int) -> None:
+    text = render(analysis_builder.large(ranks))
+
+    assert len(text) <= MOST_CHARACTERS
+    assert text.startswith("<!-- tracelens:")
+    assert "2 of 4 budgets missed" in text
+
+
+@pytest.mark.parametrize("most", [60_000, 9_000, 4_000, 1_500, 300])
+def test_whole_sections_are_dropped_from_the_last_upward(most: int) -> None:
+    base = analysis_builder.large(1024)
+    notices = [Notice("code", "warning", f"something {n} happened " * 40) for n in range(40)]
+    text = MarkdownReport(most).render(dataclasses.replace(base, notices=notices)).decode()
+
+    assert len(text) <= most + 1
+    assert text.startswith("<!-- tracelens:llama-7b-1024-zero3-1024 -->\n### ✗ TraceLens: 2 of 4")
+    if most >= 4_000:
+        assert text.count("<details>") == text.count("</details>")
+        assert ("Left out: " in text) == (most < 60_000)
+    if most == 9_000:
+        assert "<summary>Where does a step go?</summary>" in text
+        assert "<summary>How far can I trust this?</summary>" not in text
+
+
+def test_the_marker_holds_nothing_that_ends_it() -> None:
+    assert marker(analysis_builder.fsdp2()) == "<!-- tracelens:llama-7b-zero3-4 -->"
+    assert "--" not in marker(analysis_builder.hostile())[4:-3]
+    assert inert.slug("--><script>") == "script"
+    assert inert.slug("…") == "run"
+
+
+def test_equal_input_gives_equal_bytes() -> None:
+    assert render(analysis_builder.large()) == render(analysis_builder.large())
+
+
+@given(st.text(st.characters(codec=None), max_size=60))
+def test_any_name_as_code_is_one_code_span_in_one_cell(name: str) -> None:
+    text = f"| a | b |\n| --- | --- |\n| {inert.code(name)} | end |"
+    inline = [token for token in github().parse(text) if token.type == "inline"]
+
+    assert [token.content for token in inline][:2] == ["a", "b"]
+    assert len(inline) == 4
+    assert inline[3].content == "end"
+    assert [child.type for child in inline[2].children or []] == ["code_inline"]
+
+
+@given(st.text("ab1 |`\\*_<>[]()#@!~$&:;./-+=\n\"'", max_size=40))
+def test_any_sentence_is_plain_text_in_one_cell(sentence: str) -> None:
+    text = f"| a | b |\n| --- | --- |\n| {inert.text(sentence)} | end |"
+    inline = [token for token in github().parse(text) if token.type == "inline"]
+
+    assert len(inline) == 4
+    assert inline[3].content == "end"
+    children = inline[2].children or []
+    assert {child.type for child in children} <= {"text", "text_special"}
+    assert_no_reference("".join(child.content for child in children))
+
+
+@given(st.text("ab1 |`\\*_<>[]#@!~$&:./-+=", max_size=40))
+def test_any_sentence_is_a_paragraph(sentence: str) -> None:
+    assert_only_our_markup(inert.text(sentence))
+    kinds = {token.type for token in github().parse(inert.text(sentence))}
+    assert kinds <= {"paragraph_open", "inline", "paragraph_close"}
+
+
+@pytest.mark.parametrize(
+    ("share", "drawn"),
+    [(0, ""), (0.5, f"`{'█' * 10}`"), (1, f"`{'█' * 20}`"), (0.006, "`▏`"), (7, f"`{'█' * 20}`")],
+)
+def test_bars(share: float, drawn: str) -> None:
+    assert tables.bar(share) == drawn
