@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from profiling import recorded_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FILE_NAME = "expected.json"
 

@@ -7,11 +7,14 @@ counts as bookkeeping. The hidden sizes all differ, so that each layer's message
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 VOCABULARY = 64
 DIMENSION = 640

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 # The first steps differ: DDP rebuilds its buckets, ZeRO-3 learns the order of its parameters.
 SKIPPED = 4
