@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tracelens
-from tracelens.model.result import Analysis
+
+if TYPE_CHECKING:
+    from tracelens.model.result import Analysis
 
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
 EXPECTED: dict[str, Any] = json.loads((SAMPLES / "expected.json").read_text())

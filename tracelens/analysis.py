@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -61,7 +62,14 @@ def analyse(
         summary=verdict.summarise(facts, ranks, compared, layout.parameters, rows),
         budgets=[],
         comparison=None,
-        notices=_sorted_notices([*notices, *run.notices, *_run_notices(run, rows, facts)]),
+        notices=_sorted_notices(
+            [
+                *notices,
+                *run.notices,
+                *_run_notices(run, table, facts),
+                *_layout_notices(given, run),
+            ]
+        ),
         ranks=ranks,
         groups=collectives.group_results(table, concluded, hosts),
         collectives=rows,
@@ -196,11 +204,20 @@ def _facts(run: Run) -> result.RunFacts:
         hosts=sorted({info.host for info in infos if info.host}),
         nccl_version=_common([info.nccl_version for info in infos]),
         steps=steps,
-        steps_complete=sum(first.complete(*key) for key in first.step_keys()),
+        steps_complete=_steps_complete(run),
         step_source=first.cycles[0].step_source,
         started=_date(started),
         framework_version=_common([info.framework_version for info in infos]),
     )
+
+
+def _steps_complete(run: Run) -> int:
+    """Count the steps that are complete on every counted rank that recorded them."""
+    complete: dict[tuple[int, int], bool] = {}
+    for rank in run.counted:
+        for key in rank.step_keys():
+            complete[key] = complete.get(key, True) and rank.complete(*key)
+    return sum(complete.values())
 
 
 def _common(values: list[str | None]) -> str | None:
@@ -241,8 +258,19 @@ def _parallelism(
     )
 
 
+def _layout_notices(given: Given, run: Run) -> list[Notice]:
+    """Compare the sizes the user gave with the world; experts share the data-parallel ranks."""
+    product = math.prod(size for name, size in given.dims.items() if name != "ep")
+    whole = {"dp", "tp", "pp"} <= given.dims.keys()
+    world = run.world_size
+    if not given.dims or world is None or product == world or (product < world and not whole):
+        return []
+    layout = ", ".join(f"{name} {size}" for name, size in given.dims.items())
+    return [notice("layout-mismatch", layout=layout, product=product, world=world)]
+
+
 def _run_notices(
-    run: Run, rows: list[result.CollectiveResult], facts: result.RunFacts
+    run: Run, table: operations_table.OperationsTable, facts: result.RunFacts
 ) -> list[Notice]:
     found: list[Notice] = []
     devices = [d for r in run.ranks for c in r.cycles for d in c.devices]
@@ -258,22 +286,34 @@ def _run_notices(
     incomplete = sum(not s.complete for d in devices for s in d.steps)
     if incomplete:
         found.append(notice("incomplete-steps", count=incomplete))
-    found += _bytes_notices(run, rows)
+    found += _bytes_notices(table)
     found += _rank_notices(run)
     return found
 
 
-def _bytes_notices(run: Run, rows: list[result.CollectiveResult]) -> list[Notice]:
-    calls = sum(c.calls * len(c.by_rank) for c in rows)
-    unknown = sum(c.calls_without_bytes * len(c.by_rank) for c in rows)
-    if not unknown:
-        return []
-    cycles = [cycle for rank in run.counted for cycle in rank.cycles]
-    unlaunched = sum(int((c.operations["launch"] == NONE).sum()) for c in cycles)
-    why = "no arguments or shapes were recorded; use record_shapes=True"
-    if unlaunched:
-        why = f"{unlaunched} were launched before the profiler started; {why}"
-    return [notice("bytes-unknown", count=round(unknown), calls=f"{round(calls):,}", why=why)]
+def _bytes_notices(table: operations_table.OperationsTable) -> list[Notice]:
+    """Tell of calls without a size: those in complete steps apart from the harmless rest."""
+    frame = table.frame
+    unknown = (frame["message_bytes"] == NONE).to_numpy()
+    complete = frame["complete"].to_numpy(bool)
+    unlaunched = (frame["launch"] == NONE).to_numpy()
+    found = []
+    if inside := int((unknown & complete).sum()):
+        why = _why_unknown(inside, int((unknown & complete & unlaunched).sum()))
+        calls = f"{int(complete.sum()):,}"
+        found.append(notice("bytes-unknown", count=inside, calls=calls, why=why))
+    if outside := int((unknown & ~complete).sum()):
+        why = _why_unknown(outside, int((unknown & ~complete & unlaunched).sum()))
+        found.append(notice("bytes-unknown-outside-steps", count=outside, why=why))
+    return found
+
+
+def _why_unknown(unknown: int, unlaunched: int) -> str:
+    early = "launched before the profiler started"
+    shapes = "no arguments or shapes recorded: record_shapes=True"
+    if unlaunched == unknown:
+        return early
+    return shapes if not unlaunched else f"{unlaunched:,} {early}; for the rest, {shapes}"
 
 
 def _rank_notices(run: Run) -> list[Notice]:

@@ -353,7 +353,8 @@ class _Linker:
     def _add_copy_engines(self, kinds: NDArray[Any], result: Identified) -> None:
         """Let copies between devices communicate where their record launched no kernel.
 
-        NCCL 2.28 and later gathers with copy engines when it is told to use no SM (theory.md 4.4).
+        NCCL 2.28 and later gathers with copy engines when told to use no SM (its user guide:
+        NCCL_CTA_POLICY).
         """
         names = self.events["name"].cat
         peer = np.array(["PtoP" in str(name) for name in names.categories], bool)

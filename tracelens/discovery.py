@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens.errors import InputError
-from tracelens.gzip_head import head_of
+from tracelens.gzip_head import HEAD, head_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracelens.registry import Parser
 
-_TRACE_SUFFIXES = (".json", ".gz", ".trace", ".zip", ".zst", ".sqlite", ".nsys-rep")
+# Looked at as well, so that a folder of these is not called empty.
+_KNOWN_SUFFIXES = (".zip", ".zst", ".tar", ".sqlite", ".nsys-rep")
 _OWN_FOLDER = "tracelens-report"
 
 
@@ -44,20 +45,23 @@ def discover(paths: Sequence[str | Path], parsers: Sequence[Parser]) -> list[Can
     """
     found: list[Candidate] = []
     seen: set[Path] = set()
+    suffixes = (*_KNOWN_SUFFIXES, *(suffix for parser in parsers for suffix in parser.suffixes))
     for given in paths:
-        for root, path in _files(str(given)):
+        for root, path in _files(str(given), suffixes):
             real = path.resolve()
             if real not in seen:
                 seen.add(real)
-                found.append(_candidate(path, _shown(root, path), parsers))
+                # Several folders hold files of one name: then the whole path tells them apart.
+                shown = _shown(root, path) if len(paths) == 1 else path.as_posix()
+                found.append(_candidate(path, shown, parsers))
     return found
 
 
-def _files(given: str) -> Iterator[tuple[Path, Path]]:
+def _files(given: str, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, Path]]:
     """Yield (root, file) for one argument; a file named by hand is its own root's child."""
     path = Path(given)
     if path.is_dir():
-        yield from ((path, file) for file in _walk(path))
+        yield from ((path, file) for file in _walk(path, suffixes))
     elif path.exists():
         yield path.parent, path
     else:
@@ -69,10 +73,10 @@ def _files(given: str) -> Iterator[tuple[Path, Path]]:
                 slug="no-such-path",
             )
         for match in matches:
-            yield from _files(match)
+            yield from _files(match, suffixes)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
     visited: set[Path] = set()
     for parent, folders, files in os.walk(folder, followlinks=True):
         real = Path(parent).resolve()
@@ -82,13 +86,13 @@ def _walk(folder: Path) -> Iterator[Path]:
         visited.add(real)
         folders[:] = sorted(f for f in folders if f != _OWN_FOLDER and not f.startswith("."))
         for name in sorted(files):
-            if _looks_like_trace(name):
+            if _looks_like_trace(name, suffixes):
                 yield Path(parent) / name
 
 
-def _looks_like_trace(name: str) -> bool:
+def _looks_like_trace(name: str, suffixes: tuple[str, ...]) -> bool:
     lowered = name.lower().removesuffix(".tmp")
-    return not name.startswith(".") and lowered.endswith(_TRACE_SUFFIXES)
+    return not name.startswith(".") and lowered.endswith(suffixes)
 
 
 def _shown(root: Path, path: Path) -> str:
@@ -108,11 +112,16 @@ def _candidate(path: Path, shown: str, parsers: Sequence[Parser]) -> Candidate:
         return Candidate(path, shown, size, None, None, "a temporary file the profiler left behind")
     if size == 0:
         return Candidate(path, shown, size, None, None, "an empty file")
+    failed = []
     for parser in parsers:
-        recognised = parser.recognise(path, head)
+        try:
+            recognised = parser.recognise(path, head)
+        except Exception as error:  # a plugin may raise anything; the others are still asked
+            failed.append(f"the parser {parser.name} failed ({type(error).__name__}: {error})")
+            continue
         if recognised is not None:
             return Candidate(path, shown, size, parser.name, recognised)
-    return Candidate(path, shown, size, None, None, _why_not(head))
+    return Candidate(path, shown, size, None, None, "; ".join(failed) or _why_not(head))
 
 
 def _why_not(head: bytes) -> str:
@@ -122,5 +131,6 @@ def _why_not(head: bytes) -> str:
     if b'"nodes"' in text[:4096]:
         return "a PyTorch execution trace, not a profiler trace"
     if text.startswith((b"{", b"[")):
-        return "JSON, but no profiler trace"
+        whole = text.rstrip().endswith((b"}", b"]")) or len(head) >= HEAD
+        return "JSON, but no profiler trace" if whole else "JSON that is cut before any event"
     return "no format an installed parser knows (see `tracelens formats`)"

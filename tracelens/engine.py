@@ -103,7 +103,8 @@ def analyze(
     reductions = _selected([r for o in outcomes for r in o.reductions], options.ranks)
     if not reductions:
         raise _nothing(listed, candidates, outcomes, options)
-    run = assemble(reductions)
+    _check_steps(reductions, options)
+    run = assemble(reductions, options.ranks)
     source = Source(
         path=" ".join(str(path) for path in listed),
         files=[_source_file(candidate, outcomes, _cycles(run)) for candidate in candidates],
@@ -131,6 +132,8 @@ def load(paths: str | Path | Sequence[str | Path]) -> list[RankTrace]:
             traces += _parser(candidate.parser).parse(candidate.path)
         except TraceLensError as error:
             errors.append(error.message)
+        except Exception as error:
+            errors.append(f"{candidate.path}: {type(error).__name__}: {error}")
     if not traces:
         raise InputError("; ".join(errors) or f"{_names(listed)}: no trace file", slug="no-traces")
     return sorted(traces, key=lambda t: (t.info.rank is None, t.info.rank or 0, t.info.path))
@@ -217,13 +220,25 @@ def _reduce_file(
             outcome.reductions.append(reduce_rank(named, selection))
     except TraceLensError as error:
         outcome.error = error.message.removeprefix(f"{candidate.path}: ")
-    except (MemoryError, RecursionError) as error:
-        outcome.error = f"{type(error).__name__} while reading"
+    except Exception as error:  # a parser plugin may raise anything: the other ranks still count
+        reason = f"{type(error).__name__}: {error}"
+        outcome.error = f"the parser {candidate.parser} failed ({reason})"
     return outcome
 
 
 def _selected(reductions: list[RankReduction], ranks: frozenset[int] | None) -> list[RankReduction]:
     return [r for r in reductions if ranks is None or r.info.rank in ranks]
+
+
+def _check_steps(reductions: list[RankReduction], options: Options) -> None:
+    recorded = sorted({step for reduction in reductions for step in reduction.recorded_steps})
+    if recorded and not any(options.selection.keeps(step) for step in recorded):
+        from tracelens.run import ranges
+
+        raise InputError(
+            f"none of the selected steps is in the traces (found: {ranges(recorded)})",
+            slug="no-such-step",
+        )
 
 
 # what became of each file ------------------------------------------------------------------------

@@ -26,15 +26,15 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "damaged-events": NoticeKind(
         "warning",
-        "{count} events are not valid JSON, the first at byte {where}: {repaired} repaired, "
+        "{count} event{s} not valid JSON, the first at byte {where}: {repaired} repaired, "
         "{skipped} skipped; {device}",
     ),
     "trailing-bytes": NoticeKind(
-        "info", "{count} bytes after the end of the compressed data were ignored; no number changes"
+        "info", "{count} byte{s} after the end of the compressed data ignored; no number changes"
     ),
     "untimed-events": NoticeKind(
         "warning",
-        "{count} device events have no usable time ({reasons}); they are counted, but in no sum",
+        "{count} device event{s} without a usable time ({reasons}): counted, but in no sum",
     ),
     "skipped-file": NoticeKind("info", "left out: {reason}"),
     "unreadable-file": NoticeKind("warning", "could not be read: {reason}; its rank is missing"),
@@ -48,7 +48,7 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "missing-ranks": NoticeKind(
         "warning",
-        "{count} of {world} ranks have no trace ({ranks}); means are over the ranks that are there",
+        "no trace for {count} of {world} ranks ({ranks}); means are over the ranks that are there",
     ),
     "world-size-conflict": NoticeKind(
         "warning", "the files disagree on the world size ({sizes}); {chosen} is used"
@@ -60,13 +60,13 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "before-first-step": NoticeKind(
         "info",
-        "{count} device events were launched before the first profiled step (while the device "
-        "lagged behind the host); they are in the totals, not in any step",
+        "{count} device event{s} launched before the first profiled step (while the device lagged "
+        "behind the host): in the totals, in no step",
     ),
     "incomplete-steps": NoticeKind(
         "warning",
-        "{count} steps lack device records or are cut; they stay out of means and of the "
-        "comparison with theory",
+        "{count} step{s} cut or without all device records: out of means and of the comparison "
+        "with theory",
     ),
     "first-step-slow": NoticeKind(
         "info",
@@ -75,18 +75,29 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "lost-device-records": NoticeKind(
         "warning",
-        "{count} launches have no device record (the profiler's buffer was full, or it stopped "
+        "{count} launch{es} without a device record (the profiler's buffer was full, or it stopped "
         "too early); sums of rank {who} are lower bounds",
     ),
     "bytes-unknown": NoticeKind(
         "warning",
-        "the size of {count} of {calls} collective calls is unknown ({why}); no ratio to theory "
-        "is complete without them",
+        "the size of {count} of {calls} collective calls in complete steps is unknown ({why}); no "
+        "ratio to theory is complete without them",
+    ),
+    "bytes-unknown-outside-steps": NoticeKind(
+        "info",
+        "the size of {count} collective call{s} outside complete steps is unknown ({why}); no "
+        "number per step changes",
+    ),
+    "selected-ranks": NoticeKind("info", "only ranks {ranks} were analysed, as asked for"),
+    "layout-mismatch": NoticeKind(
+        "warning",
+        "the layout given ({layout}) makes {product} ranks, the traces say {world}; sizes as given "
+        "are shown",
     ),
     "group-guessed": NoticeKind(
         "info",
-        "the process group of {count} calls is not recorded; it was concluded from size ratios "
-        "and from how they were called",
+        "the process group of {count} call{s} is not recorded; it was concluded from size ratios "
+        "and from the kind of call",
     ),
     "cpu-run": NoticeKind(
         "info",
@@ -97,19 +108,18 @@ NOTICES: dict[str, NoticeKind] = {
         "warning", "no device event and no collective was recorded; there is nothing to attribute"
     ),
     "several-devices": NoticeKind(
-        "info", "one process drives {count} devices; each is a timeline of its own"
+        "info", "one process drives {count} devices: each is a timeline of its own"
     ),
     "cuda-graphs": NoticeKind(
         "info",
-        "{count} kernels ran inside CUDA graphs: their collectives are recorded by name only, "
-        "sizes are unknown",
+        "{count} communication kernel{s} inside CUDA graphs: known by name only, sizes are unknown",
     ),
     "steps-differ": NoticeKind(
         "warning",
         "the ranks recorded different steps ({steps}); per-step rows cover each rank's own",
     ),
     "no-device-time": NoticeKind(
-        "info", "{count} recorded collectives have no device time; their bytes are counted"
+        "info", "{count} recorded collective{s} without device time; the bytes are counted"
     ),
 }
 
@@ -128,5 +138,7 @@ def notice(
         KeyError: If the code or a field of the template is unknown (a bug, caught by tests).
     """
     kind = NOTICES[code]
-    fields = {"count": f"{count:,}" if count is not None else "", "rank": rank, **values}
+    plural = {"s": "" if count == 1 else "s", "es": "" if count == 1 else "es"}
+    shown = f"{count:,}" if count is not None else ""
+    fields = {"count": shown, "rank": rank, **plural, **values}
     return Notice(code, kind.level, kind.template.format(**fields), file, rank, count)

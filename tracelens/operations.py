@@ -1,8 +1,8 @@
 """The vocabulary of collective operations, and what names say about them.
 
 A kernel's name is the weakest evidence: NCCL maps every all-gather algorithm to one name, RCCL all
-collectives to `ncclDevKernel_Generic`, and NCCL 2.12 named everything SendRecv (theory.md 4.4). So
-names are only asked after arguments, records and annotations.
+collectives to `ncclDevKernel_Generic`, and NCCL 2.12 named everything SendRecv (NCCL issues 714 and
+739). So names are only asked after arguments, records and annotations.
 """
 
 from __future__ import annotations

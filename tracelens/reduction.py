@@ -67,6 +67,7 @@ class RankReduction:
         operation_steps: Per (row of operations, step): time and exposed time in its window.
         kernels: Per (name, class, op, step): count and total time.
         mark_counts: Per (name, step): how often a named range starts in a step.
+        recorded_steps: Numbers of all steps in the trace, selected or not.
         first_ns: Absolute time of the first event, for the report's date and cycle order.
     """
 
@@ -78,6 +79,7 @@ class RankReduction:
     kernels: pd.DataFrame
     mark_counts: pd.DataFrame
     step_source: str | None
+    recorded_steps: list[int]
     first_ns: int
     last_ns: int
     guessed_groups: int = 0
@@ -208,6 +210,7 @@ class _Reducer:
             kernels=_top(_join(self.kernels, ("name", "class", "op", "step", "count", "total_ns"))),
             mark_counts=self._mark_counts(),
             step_source=self.marks.source,
+            recorded_steps=list(self.marks.number),
             first_ns=base + first,
             last_ns=base + last,
             guessed_groups=groups.guessed,

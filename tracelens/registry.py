@@ -29,6 +29,7 @@ class Parser(Protocol):
 
     name: str
     formats: tuple[str, ...]
+    suffixes: tuple[str, ...]  # endings of files to look at in a folder, such as ".json.gz"
 
     def recognise(self, path: Path, head: bytes) -> str | None:
         """Return the format of a file, or None if it is not ours.
@@ -83,7 +84,7 @@ def _distribution(entry: metadata.EntryPoint) -> tuple[str | None, str | None]:
 
 
 _REQUIRED: dict[str, tuple[str, ...]] = {
-    "tracelens.parsers": ("name", "formats", "recognise", "inspect", "parse"),
+    "tracelens.parsers": ("name", "formats", "suffixes", "recognise", "inspect", "parse"),
     "tracelens.reports": ("name", "suffixes", "render"),
 }
 

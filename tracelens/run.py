@@ -69,8 +69,13 @@ class Run:
         return [rank for rank in candidates if not rank.partial] or candidates
 
 
-def assemble(reductions: list[RankReduction]) -> Run:
-    """Sort reduced files into ranks and cycles."""
+def assemble(reductions: list[RankReduction], asked: frozenset[int] | None = None) -> Run:
+    """Sort reduced files into ranks and cycles.
+
+    Args:
+        reductions: The reduced files; at least one.
+        asked: The ranks the user asked for: no other one is missing.
+    """
     notices: list[Notice] = []
     by_rank = _by_rank(reductions, notices)
     ranks: list[RankRun] = []
@@ -83,7 +88,10 @@ def assemble(reductions: list[RankReduction]) -> Run:
         ranks += [RankRun(rank, cycles, counted=i == 0) for i, cycles in enumerate(sets)]
     world = _world_size(reductions, notices)
     present = {run.rank for run in ranks}
-    missing = sorted(set(range(world)) - present) if world is not None else []
+    expected = set(range(world)) if world is not None else set()
+    missing = sorted((expected if asked is None else expected & asked) - present)
+    if asked is not None:
+        notices.append(notice("selected-ranks", ranks=ranges(sorted(present))))
     if missing:
         notices.append(_missing_notice(missing, world or 0))
     run = Run(ranks, world, missing, duplicated, notices)

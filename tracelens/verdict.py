@@ -51,7 +51,10 @@ def _step_time(devices: list[DeviceResult]) -> Metric:
     windows = [s.partition.window_ns for d in devices for s in d.steps if s.in_mean]
     if not windows:
         return Metric("step_time_ns", "Step time", None, "ns", detail="no complete step")
-    detail = "one step" if len(windows) == 1 else f"median of {len(windows)} steps over all ranks"
+    detail = "one step"
+    if len(windows) > 1:
+        mean = _ms(statistics.fmean(windows))
+        detail = f"median of {len(windows)} steps over all ranks; mean {mean}"
     return Metric("step_time_ns", "Step time", statistics.median(windows), "ns", None, "ok", detail)
 
 
@@ -65,7 +68,7 @@ def _exposed(means: list[Partition]) -> Metric:
     status: Status = "unknown"
     if value is not None:
         status = "warn" if value > _MUCH_EXPOSED_PCT else "ok"
-    detail = "share of the step in which communication hides behind nothing"
+    detail = "share of the step that no compute hides"
     return Metric("exposed_comm_pct", "Exposed communication", value, "%", None, status, detail)
 
 
@@ -102,7 +105,9 @@ def _short_reason(volumes: Volumes) -> str:
     coverage = volumes.per_step.coverage
     if coverage is not None and coverage < 1:
         return "not all sizes are known"
-    return "no prediction for this layout" if volumes.per_step.calls else "no such traffic"
+    if not volumes.per_step.calls:
+        return "no data-parallel traffic"
+    return "no prediction: see the section on bytes"
 
 
 def _worst(statuses: list[Status], volumes: Volumes, run: RunFacts) -> Status:
@@ -157,5 +162,5 @@ def _volume_clause(volumes: Volumes, parameters: Parameters) -> str:
     if volumes.verdict == "explained" and matched:
         paper = papers[0].message_multiple if papers else None
         against = f"the paper says {paper:.4g}Ψ" if paper is not None else "unlike the paper"
-        return f"{moved}; {against}, {matched[0].name} explains the difference."
+        return f"{moved}; {against}, and the difference is explained: {matched[0].name}."
     return f"{moved}, which no prediction explains."

@@ -55,7 +55,7 @@ def compare(
             "model-parallel groups, so its parameters per rank are not known from the trace"
         )
     else:
-        explanation = _explanation(verdict, chosen, per_step)
+        explanation = _explanation(verdict, chosen, per_step, found)
     return Volumes(
         parameters_bytes=psi * sizes[1] if psi is not None and sizes is not None else None,
         per_step=per_step,
@@ -159,7 +159,7 @@ def _verdict(predictions: list[Prediction], observed: PerStepVolume) -> VolumeVe
 
 
 def _explanation(
-    verdict: VolumeVerdict, chosen: Scheme | None, observed: PerStepVolume
+    verdict: VolumeVerdict, chosen: Scheme | None, observed: PerStepVolume, found: Inference
 ) -> str | None:
     if observed.coverage is not None and observed.coverage < 1:
         return (
@@ -169,6 +169,8 @@ def _explanation(
     if verdict == "unexplained" and chosen is not None:
         return f"No prediction matches; the nearest is {chosen.name}"
     why = chosen.why if chosen is not None else None
+    if chosen is None and not found.schemes and found.evidence:
+        why = found.evidence[0]
     return why[0].upper() + why[1:] if why else None
 
 

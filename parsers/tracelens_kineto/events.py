@@ -50,7 +50,7 @@ class CallArgs(msgspec.Struct, gc=False):
 
 
 class CommArgs(msgspec.Struct, gc=False):
-    """Collective arguments, on kernels and on record_param_comms (theory.md 4.1)."""
+    """Collective arguments, on kernels and on record_param_comms (torch 2.2 and later)."""
 
     collective: str | None = msgspec.field(name="Collective name", default=None)
     in_elems: Number = msgspec.field(name="In msg nelems", default=None)

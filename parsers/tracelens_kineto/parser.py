@@ -38,7 +38,8 @@ class KinetoParser:
     """Reads PyTorch profiler traces: `.json` or gzip, decided by content."""
 
     name = "kineto"
-    formats = ("kineto",)
+    formats: tuple[str, ...] = ("kineto",)
+    suffixes = (".json", ".gz", ".trace")
 
     def recognise(self, path: Path, head: bytes) -> str | None:  # noqa: ARG002 - the Protocol's
         """Return "kineto" if the head looks like a list of trace events or their container."""

@@ -95,9 +95,43 @@ def test_missing_ranks_warn_and_fail_only_with_strict(tmp_path: Path) -> None:
         (folder / name).write_bytes((DDP / name).read_bytes())
     loose = run("analyze", folder, "-o", "x.md", cwd=tmp_path)
     assert loose.code == 0
-    assert "2 of 4 ranks have no trace (1, 3)" in loose.err
+    assert "no trace for 2 of 4 ranks (1, 3)" in loose.err
     assert loose.err.count("[missing-ranks]") == 1
     assert run("analyze", folder, "-o", "y.md", "--strict", cwd=tmp_path).code == 4
+
+
+def test_ranks_that_were_not_asked_for_are_not_missing(tmp_path: Path) -> None:
+    result = run("analyze", DDP, "--ranks", "1,3", "-o", "x.json", "--strict", "-v", cwd=tmp_path)
+    assert result.code == 0
+    assert "only ranks 1, 3 were analysed" in result.err
+    assert "missing-ranks" not in result.err
+
+
+def test_steps_that_are_not_there(tmp_path: Path) -> None:
+    result = run("analyze", DDP, "--steps", "60:", cwd=tmp_path)
+    assert result.code == 1
+    assert errors(result.err) == [
+        "Error: none of the selected steps is in the traces (found: 6-8)"
+    ]
+
+
+def test_a_layout_that_does_not_fit_the_world_is_said(tmp_path: Path) -> None:
+    wrong = run("analyze", DDP, "--layout", "dp=4,tp=2", "-o", "x.md", cwd=tmp_path)
+    assert "(dp 4, tp 2) makes 8 ranks, the traces say 4" in wrong.err
+    right = run("analyze", DDP, "--layout", "dp=4", "-o", "y.md", cwd=tmp_path)
+    assert "layout-mismatch" not in right.err
+
+
+def test_runs_given_together_keep_their_folders_in_names(tmp_path: Path) -> None:
+    result = run("analyze", DDP, SAMPLES / "tp2", "-o", "x.md", cwd=tmp_path)
+    assert result.code == 0
+    assert f"{DDP}/rank0.pt.trace.json.gz" in result.err
+
+
+def test_json_goes_to_no_folder_that_is_not_there(tmp_path: Path) -> None:
+    result = run("analyze", DDP, "--json", "no/x.out", cwd=tmp_path)
+    assert result.code == 1
+    assert errors(result.err) == ["Error: no: no such folder"]
 
 
 def test_strict_is_content_with_a_whole_run(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tracelens.findings import rules
 from tracelens.model import result
 from tracelens.notices import NOTICES
 from tracelens.operations import OPERATIONS, named
+from tracelens_kineto import KinetoParser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -230,7 +231,8 @@ def test_every_dependency_says_why_it_is_there() -> None:
 def test_the_suffixes_searched_for_are_documented(name: str) -> None:
     listed = re.search(r"(?:ending in|end in) (.+? or `[^`]+`)", page(name))
     assert listed is not None
-    assert tuple(re.findall(r"`([^`]+)`", listed[1])) == discovery._TRACE_SUFFIXES
+    searched = (*KinetoParser.suffixes, *discovery._KNOWN_SUFFIXES)
+    assert tuple(re.findall(r"`([^`]+)`", listed[1])) == searched
 
 
 @pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))

@@ -51,7 +51,9 @@ def test_selected_steps_only() -> None:
 def test_selected_ranks_only() -> None:
     result = tracelens.analyze(SAMPLES / "ddp", Options(ranks=frozenset({1, 3})))
     assert result.run.ranks_present == [1, 3]
-    assert result.run.ranks_missing == [0, 2]
+    assert result.run.ranks_missing == []
+    [selected] = [n for n in result.notices if n.code == "selected-ranks"]
+    assert "only ranks 1, 3" in selected.message
 
 
 def test_ranks_that_are_not_there() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -68,6 +69,22 @@ def main(arguments: list[str] | None = None) -> Any:
         # The reader of a pipe (head, less) went away: nothing to say, and nobody to say it to.
         sys.stderr.close()
         sys.exit(1)
+    except Exception as error:
+        if os.environ.get(_TRACEBACK):
+            raise
+        click.echo(_message(_internal(error)), err=True)
+        sys.exit(1)
+
+
+_TRACEBACK = "TRACELENS_TRACEBACK"
+
+
+def _internal(error: Exception) -> TraceLensError:
+    return TraceLensError(
+        f"TraceLens itself failed ({type(error).__name__}: {error})",
+        hint=f"this is a bug: please report it with the output of {_TRACEBACK}=1",
+        slug="internal-error",
+    )
 
 
 def _message(error: TraceLensError) -> str:

@@ -12,6 +12,7 @@ from tracelens.cli import values
 from tracelens.cli.output import (
     STDOUT,
     check_default_folder,
+    check_target,
     check_targets,
     render,
     say_notices,
@@ -31,13 +32,12 @@ _INCOMPLETE = 4
 @click.option(
     "-o",
     "--output",
-    "outputs",
     multiple=True,
     type=click.Path(path_type=Path),
     help="Write a report; the suffix chooses it (.html .md .json). May repeat. Without -o and "
     "--json: tracelens-report/report.html and analysis.json.",
 )
-@click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - is stdout.")
+@click.option("--json", metavar="FILE", help="Write the result as JSON; - is stdout.")
 @click.option(
     "--steps",
     type=values.Typed("range", values.step_range),
@@ -62,7 +62,6 @@ _INCOMPLETE = 4
 )
 @click.option(
     "--comm-kernel",
-    "rules",
     multiple=True,
     type=values.Typed("REGEX=OP", values.kernel_rule),
     help="Kernels of this name are communication: 'my_reduce.*=all_reduce'. May repeat.",
@@ -75,8 +74,8 @@ _INCOMPLETE = 4
 @click.option("--no-color", is_flag=True, help="No colours (also: NO_COLOR).")
 def command(
     paths: tuple[str, ...],
-    outputs: tuple[Path, ...],
-    json_file: str | None,
+    output: tuple[Path, ...],
+    json: str | None,
     *,
     force: bool,
     quiet: bool,
@@ -95,12 +94,12 @@ def command(
     from tracelens.engine import analyze
 
     options = _options(asked)
-    targets = _targets(outputs, json_file, force=force)
+    targets = _targets(output, json, force=force)
     analysis = analyze(list(paths), options, progress_for(quiet=quiet))
     if not quiet:
         say_notices(analysis.notices, verbose)
-    _write_all(analysis, targets, json_file, quiet=quiet)
-    if not quiet and json_file != STDOUT:
+    _write_all(analysis, targets, json, quiet=quiet)
+    if not quiet and json != STDOUT:
         _print_summary(analysis, no_color=no_color)
     if strict and incomplete(analysis):
         sys.exit(_INCOMPLETE)
@@ -115,7 +114,7 @@ def _options(asked: dict[str, Any]) -> Options:
     low, high = asked["steps"] or (None, None)
     dims, stage = asked["layout"] or ({}, None)
     return Options(
-        selection=Selection(low, high, asked["step_pattern"], tuple(asked["rules"])),
+        selection=Selection(low, high, asked["step_pattern"], tuple(asked["comm_kernel"])),
         ranks=asked["ranks"],
         given=Given(asked["params"], stage, dims, asked["dtype"]),
         workers=asked["workers"],
@@ -150,8 +149,8 @@ def _shown(asked: dict[str, Any]) -> dict[str, str]:
     for name in ("params", "dtype", "step_pattern"):
         if asked[name] is not None:
             shown[f"--{name.replace('_', '-')}"] = str(asked[name])
-    if asked["rules"]:
-        rules = [f"{rule.pattern.pattern}={rule.operation}" for rule in asked["rules"]]
+    if asked["comm_kernel"]:
+        rules = [f"{rule.pattern.pattern}={rule.operation}" for rule in asked["comm_kernel"]]
         shown["--comm-kernel"] = " ".join(rules)
     return shown
 
@@ -159,33 +158,21 @@ def _shown(asked: dict[str, Any]) -> dict[str, str]:
 def _targets(outputs: tuple[Path, ...], json_file: str | None, *, force: bool) -> list[Path]:
     if not outputs and json_file is None:
         return check_default_folder(force=force)
-    named = [*outputs]
+    check_targets(list(outputs), force=force)
     if json_file is not None and json_file != STDOUT:
-        if Path(json_file).suffix.lower() == ".json":
-            named.append(Path(json_file))
-        else:
-            check_json_target(Path(json_file), force=force)
-    check_targets(named, force=force)
+        check_target(Path(json_file), force=force)
     return list(outputs)
-
-
-def check_json_target(path: Path, *, force: bool) -> None:
-    """Check a JSON target that has another suffix."""
-    from tracelens.errors import OutputError
-
-    if path.exists() and not force:
-        raise OutputError(
-            f"{path} exists already", hint="add -f to overwrite it", slug="would-overwrite"
-        )
 
 
 def _write_all(
     analysis: Analysis, targets: list[Path], json_file: str | None, *, quiet: bool
 ) -> None:
-    rendered = [(target, render(analysis, target.suffix)) for target in targets]
+    wanted = [(target, target.suffix) for target in targets]
     if json_file is not None and json_file != STDOUT:
-        rendered.append((Path(json_file), render(analysis, ".json")))
-    for target, data in rendered:
+        wanted.append((Path(json_file), ".json"))
+    # JSON first: a report plugin that fails must not cost the result.
+    for target, suffix in sorted(wanted, key=lambda item: item[1] != ".json"):
+        data = render(analysis, suffix)
         write(target, data)
         if not quiet:
             say_written(target, len(data))

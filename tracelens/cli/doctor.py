@@ -64,7 +64,8 @@ def _clashes() -> list[str]:
 def _report(trace: RankTrace) -> None:
     from tracelens.reporting.words import visible
 
-    click.echo(visible(f"{trace.info.path} (rank {trace.info.rank})"))
+    rank = "unknown" if trace.info.rank is None else trace.info.rank
+    click.echo(visible(f"{trace.info.path} (rank {rank})"))
     lacks = list(lacking(trace))
     for text in lacks or ["  ✓ nothing is missing for any section"]:
         click.echo(text)

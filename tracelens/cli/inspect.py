@@ -58,9 +58,11 @@ def _line(candidate: Candidate, facts: FileFacts | None, width: int) -> str:
     return f"{name}  {visible(' · '.join(parts))}"
 
 
-def _steps(steps: tuple[int, ...]) -> str:
+def _steps(steps: tuple[int, ...] | None) -> str:
     from tracelens.run import ranges
 
+    if steps is None:
+        return "steps unknown"
     return f"steps {ranges(list(steps))}" if steps else "no step marks"
 
 

@@ -23,20 +23,30 @@ def check_targets(targets: list[Path], *, force: bool) -> None:
 
     Raises:
         OutputError: If a target exists (without `-f`) or its folder does not.
+        PluginError: If no report writes a target's format.
     """
     from tracelens.registry import report_for
 
     for target in targets:
         if target.suffix.lower() != ".json":
             report_for(target.suffix)
-        if target.is_dir():
-            raise OutputError(f"{target} is a folder", slug="cannot-write")
-        if target.exists() and not force:
-            raise OutputError(
-                f"{target} exists already", hint="add -f to overwrite it", slug="would-overwrite"
-            )
-        if not target.parent.is_dir():
-            raise OutputError(f"{target.parent}: no such folder", slug="cannot-write")
+        check_target(target, force=force)
+
+
+def check_target(target: Path, *, force: bool) -> None:
+    """Refuse one target that exists already or has no folder.
+
+    Raises:
+        OutputError: Naming it.
+    """
+    if target.is_dir():
+        raise OutputError(f"{target} is a folder", slug="cannot-write")
+    if target.exists() and not force:
+        raise OutputError(
+            f"{target} exists already", hint="add -f to overwrite it", slug="would-overwrite"
+        )
+    if not target.parent.is_dir():
+        raise OutputError(f"{target.parent}: no such folder", slug="cannot-write")
 
 
 def check_default_folder(*, force: bool) -> list[Path]:
@@ -71,7 +81,14 @@ def render(analysis: Analysis, suffix: str) -> bytes:
 
     if suffix.lower() == ".json":
         return analysis.to_json().encode()
-    return report_for(suffix).render(analysis)
+    report = report_for(suffix)
+    try:
+        return report.render(analysis)
+    except Exception as error:  # a plugin may raise anything; the other outputs are still written
+        reason = f"{type(error).__name__}: {error}"
+        raise OutputError(
+            f"the report {report.name} failed ({reason})", slug="report-failed"
+        ) from error
 
 
 def write(path: Path, data: bytes) -> None:

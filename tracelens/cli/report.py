@@ -15,7 +15,6 @@ from tracelens.errors import InputError
 @click.option(
     "-o",
     "--output",
-    "outputs",
     multiple=True,
     required=True,
     type=click.Path(path_type=Path),
@@ -23,11 +22,11 @@ from tracelens.errors import InputError
 )
 @click.option("-f", "--force", is_flag=True, help="Overwrite existing files.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def command(saved: Path, outputs: tuple[Path, ...], *, force: bool, quiet: bool) -> None:
+def command(saved: Path, output: tuple[Path, ...], *, force: bool, quiet: bool) -> None:
     """Render a result that `tracelens analyze` saved; the traces are not needed."""
     from tracelens.model.result import Analysis
 
-    check_targets(list(outputs), force=force)
+    check_targets(list(output), force=force)
     try:
         text = saved.read_bytes()
     except OSError as error:
@@ -36,7 +35,7 @@ def command(saved: Path, outputs: tuple[Path, ...], *, force: bool, quiet: bool)
         analysis = Analysis.from_json(text)
     except InputError as error:
         raise InputError(f"{saved}: {error.message}", hint=error.hint, slug=error.slug) from error
-    for target in outputs:
+    for target in output:
         data = render(analysis, target.suffix)
         write(target, data)
         if not quiet:

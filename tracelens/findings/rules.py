@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tracelens.model.result import Partition, RankResult, Volumes
 
-_EXPOSED_SHARE = 0.05  # docs/theory.md, diagnosis rules 4 to 6: 5 % of the step
+_EXPOSED_SHARE = 0.05  # of the step: our choice, docs/findings.md
 _HIGH_SHARE = 0.15
 
 

@@ -133,7 +133,7 @@ class FileFacts:
     world_size: int | None = None
     host: str | None = None
     backend: str | None = None
-    steps: tuple[int, ...] = ()
+    steps: tuple[int, ...] | None = None  # None: not looked for
     device_events: int | None = None
     complete: bool = True
     note: str | None = None

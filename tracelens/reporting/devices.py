@@ -39,12 +39,17 @@ def counted_ranks(analysis: Analysis) -> list[RankResult]:
 
 def device_steps(analysis: Analysis) -> list[DeviceStep]:
     """Return every device that has a mean step and counts, in order of rank."""
-    return [
+    steps = [
         _device_step(rank, device)
         for rank in counted_ranks(analysis)
         for device in rank.devices
         if device.breakdown is not None or device.mean_step is not None
     ]
+    if analysis.run.device_kind == "cpu":
+        for step in steps:
+            if not step.parts["copies"]:
+                del step.parts["copies"]  # a CPU profile says nothing about copies
+    return steps
 
 
 def _device_step(rank: RankResult, device: DeviceResult) -> DeviceStep:

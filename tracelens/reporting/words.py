@@ -48,7 +48,12 @@ _STRATEGIES = {
     "hsdp": "HSDP",
     "tp": "tensor parallel",
     "pp": "pipeline parallel",
+    "ep": "expert parallel",
+    "cp": "context parallel",
+    "2d": "2D parallel",
     "3d": "3D parallel",
+    "4d": "4D parallel",
+    "5d": "5D parallel",
     "none": "no parallelism",
 }
 
@@ -57,7 +62,8 @@ _FRAMEWORKS = {
     "fsdp1": "FSDP1",
     "fsdp2": "FSDP2",
     "deepspeed": "DeepSpeed",
-    "megatron": "Megatron",
+    "sharded-optimizer": "sharded optimizer",
+    "zero-redundancy-optimizer": "ZeroRedundancyOptimizer",
 }
 
 GLOSSARY: tuple[tuple[str, str], ...] = (

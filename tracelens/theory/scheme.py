@@ -68,10 +68,14 @@ class Scheme:
 
     @property
     def formula(self) -> str:
-        """The terms' formulas, joined."""
-        return " + ".join(
-            f"2·({t.formula})" if message_factor(t.op) == 2 else t.formula for t in self.terms
+        """The terms' formulas by operation; an all-reduce's message counts twice."""
+        return "; ".join(
+            f"{term.op.replace('_', '-')} {_twice(term)}({term.formula})" for term in self.terms
         )
+
+
+def _twice(term: Term) -> str:
+    return "2 x " if message_factor(term.op) == 2 else ""
 
 
 def _item(term: Term, gradient: int, parameter: int) -> int:

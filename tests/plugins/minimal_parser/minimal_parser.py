@@ -22,6 +22,7 @@ class CsvParser:
 
     name = "csv"
     formats = ("csv",)
+    suffixes = (".csv",)
 
     def recognise(self, path: Path, head: bytes) -> str | None:
         """Claim a file by its first bytes, never by its name."""
