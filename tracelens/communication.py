@@ -110,8 +110,7 @@ class Ranges:
         ranges = self._threads.get(thread)
         if ranges is None:
             return []
-        first, last = bisect_left(ranges.start, low), bisect_left(ranges.start, high)
-        return ranges.row[first:last]
+        return ranges.row[bisect_left(ranges.start, low) : bisect_left(ranges.start, high)]
 
 
 class Evidence:
@@ -204,7 +203,7 @@ class _Linker:
             int(self.evidence.columns["event"][row]): int(row)
             for row in self.evidence.by_source["args"]
         }
-        self.last_batch: dict[int, int] = {}
+        self.last_batch: dict[int, int] = {}  # per thread: what is before it is taken
         self.batch_op: dict[int, str] = {}
 
     def run(self) -> Identified:
@@ -328,7 +327,7 @@ class _Linker:
             self.owner[event] = self.by_key["batch", coalesced]
             return self.batch_op[coalesced]
         thread, at = int(self.columns["launch_thread"][event]), int(self.columns["launch"][event])
-        low = self.last_batch.get(thread, NONE + 1)
+        low = self.last_batch.get(thread, NONE)
         self.last_batch[thread] = at
         rows = [
             row

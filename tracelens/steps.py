@@ -141,7 +141,6 @@ def device_windows(marks: StepMarks, start: Ints, end: Ints, launch: Ints) -> Wi
         launch: Host time of the launching call, or `NONE`.
     """
     step_of = launching_step(marks, launch)
-    linked = launch != NONE
     low = np.full(len(marks), np.iinfo(np.int64).max)
     inside = step_of >= 0
     np.minimum.at(low, step_of[inside], start[inside])
@@ -149,11 +148,10 @@ def device_windows(marks: StepMarks, start: Ints, end: Ints, launch: Ints) -> Wi
     # A step that launched nothing has an empty window where the next one begins.
     low = np.minimum.accumulate(np.append(low, high_of_last)[::-1])[::-1]
     windows_low, windows_high = low[:-1], low[1:]
-    first_linked = start[linked].min() if linked.any() else np.iinfo(np.int64).max
-    unlinked = ~linked
+    unlinked = launch == NONE
+    # Ahead of the first window the index is -1, which is BEFORE.
     by_window = np.searchsorted(windows_low, start[unlinked], side="right") - 1
-    by_window = np.where(start[unlinked] >= high_of_last, AFTER, by_window)
-    step_of[unlinked] = np.where(start[unlinked] < first_linked, BEFORE, by_window)
+    step_of[unlinked] = np.where(start[unlinked] >= high_of_last, AFTER, by_window)
     return Windows(windows_low, windows_high, step_of)
 
 

@@ -39,7 +39,7 @@ class KinetoParser:
 
     name = "kineto"
     formats: tuple[str, ...] = ("kineto",)
-    suffixes = (".json", ".gz", ".trace")
+    suffixes: tuple[str, ...] = (".json", ".gz", ".trace")
 
     def recognise(self, path: Path, head: bytes) -> str | None:  # noqa: ARG002 - the Protocol's
         """Return "kineto" if the head looks like a list of trace events or their container."""

@@ -1,0 +1,233 @@
+"""Damaged events: each kind of kineto.md, repaired to the right values or skipped and counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import Trace, parse_bytes
+
+from tracelens.model.trace import NONE, RankTrace
+
+START, END = "200.001", "50.002"
+
+
+def kernel_text(name: str = '"gemm"', **changed: str) -> str:
+    """Return one kernel as JSON text; changes are the JSON texts of fields."""
+    values = {
+        "ph": '"X"', "cat": '"kernel"', "name": name, "pid": "0", "tid": "7", "ts": START,
+        "dur": END, "args": '{"External id": 12, "device": 0, "stream": 7, "correlation": 31}',
+    }  # fmt: skip
+    fields = values | changed
+    return "{" + ", ".join(f'"{key}": {value}' for key, value in fields.items()) + "}"
+
+
+def with_ids(argument: str) -> str:
+    """Return the usual arguments as JSON text, behind one more."""
+    return f'{{{argument}, "device": 0, "stream": 7, "correlation": 31, "External id": 12}}'
+
+
+def parsed(damaged: str | bytes, *, last: bool = False) -> RankTrace:
+    """Parse a file whose middle (or last) event is the damaged one, between two good ones."""
+    trace = Trace().kernel("before", 100, 10, launch=None)
+    trace.raw("DAMAGED")
+    if not last:
+        trace.kernel("after", 900, 10, launch=None)
+    raw = damaged if isinstance(damaged, bytes) else damaged.encode()
+    return parse_bytes(trace.bytes().replace(b"DAMAGED", raw))
+
+
+def the_kernel(trace: RankTrace) -> dict[str, Any]:
+    """Return the damaged kernel's row; its neighbours must be whole."""
+    table = trace.device_events.astype({"name": object})
+    others = table["name"].isin(["before", "after"])
+    assert table[others]["start"].tolist() in ([100_000, 900_000], [100_000])
+    (row,) = table[~others].to_dict("records")
+    return {str(key): value for key, value in row.items()}
+
+
+def damage(trace: RankTrace) -> str:
+    (found,) = [notice for notice in trace.info.notices if notice.code == "damaged-events"]
+    return found.message
+
+
+REPAIRED = {
+    "unescaped quotes": (kernel_text('"void f<"x">(int)"'), 'void f<"x">(int)'),
+    "a raw newline": (kernel_text('"two\nlines"'), "two\nlines"),
+    "a raw tab and control bytes": (kernel_text('"a\tb\x01\x1b[31m"'), "a\tb\x01\x1b[31m"),
+    "a lone backslash": (kernel_text(r'"C:\work\all"'), "C:\\work\\all"),
+    "quotes and backslashes": (kernel_text(r'"C:\w "x" \a"'), 'C:\\w "x" \\a'),
+    "right escapes beside wrong ones": (kernel_text(r'"a\\b \"x\" "y" \w"'), 'a\\b "x" "y" \\w'),
+    "a bad unicode escape": (kernel_text(r'"\uZZZZ"'), r"\uZZZZ"),
+    "a lone surrogate": (kernel_text(r'"x\ud800y"'), "x\ufffdy"),
+    "quotes in an argument": (
+        kernel_text(args=with_ids('"note": "say "hi""')),
+        "gemm"),
+    "inf": (kernel_text(args=with_ids('"GB/s": inf')), "gemm"),
+    "-nan(ind)": (
+        kernel_text(args=with_ids('"GB/s": -nan(ind)')),
+        "gemm"),
+    "Infinity": (
+        kernel_text(args=with_ids('"x": Infinity')), "gemm"),
+    "N/A": (kernel_text(args=with_ids('"x": N/A')), "gemm"),
+    "a name that is a number": (kernel_text("17"), "17"),
+    "a fractional pid": (kernel_text(pid="1.5"), "gemm"),
+    "a null thread that is a list": (kernel_text(tid="[]"), "gemm"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("kind", REPAIRED)
+def test_repaired(kind: str, last: bool) -> None:
+    text, name = REPAIRED[kind]
+    trace = parsed(text, last=last)
+    row = the_kernel(trace)
+    assert row["name"] == name
+    assert (row["start"], row["end"]) == (200_001, 250_003)
+    assert (row["device"], row["stream"], row["correlation"], row["external_id"]) == (0, 7, 31, 12)
+    assert "1 repaired, 0 skipped" in damage(trace)
+    assert "no device event is lost" in damage(trace)
+    assert not trace.info.truncated
+
+
+def test_invalid_utf8_keeps_kernels_apart() -> None:
+    for raw, name in ((b"\xff", "\\xff"), (b"\xfe", "\\xfe"), (b"\xff\xfe\xe4", "\\xff\\xfe\\xe4")):
+        trace = parsed(kernel_text('"acme_@_norm"').encode().replace(b"@", raw))
+        assert the_kernel(trace)["name"] == f"acme_{name}_norm"
+        assert the_kernel(trace)["start"] == 200_001
+
+
+def test_valid_utf8_beside_damage_stays_as_it_is() -> None:
+    trace = parsed(kernel_text('"größe "x" 漢字"'))
+    assert the_kernel(trace)["name"] == 'größe "x" 漢字'
+
+
+def test_epoch_times_of_damaged_events_stay_exact() -> None:
+    trace = parsed(kernel_text('"a "b" c"', ts="1767225600000200.123"))
+    assert the_kernel(trace)["start"] == 1_767_225_600_000_200_123
+    assert the_kernel(trace)["end"] == 1_767_225_600_000_250_125
+
+
+@pytest.mark.parametrize("ts", ["inf", "NaN", "N/A", '"N/A"', "null", "1e400", "true"])
+def test_a_time_that_is_no_number(ts: str) -> None:
+    trace = parsed(kernel_text(ts=ts))
+    assert len(trace.device_events) == 2
+    assert trace.info.untimed == {(0, 0): 1}
+
+
+@pytest.mark.parametrize("dur", ["inf", "nan", '"N/A"', "null", "-5", "0"])
+def test_a_duration_that_is_no_number(dur: str) -> None:
+    trace = parsed(kernel_text(dur=dur))
+    assert len(trace.device_events) == 2
+    assert trace.info.untimed == {(0, 0): 1}
+
+
+def test_an_event_beyond_repair_is_skipped_and_counted() -> None:
+    trace = parsed('{"ph": "X", "cat": "kernel", "name": "x "y" z", "tss": 1}')
+    assert len(trace.device_events) == 2
+    assert "0 repaired, 1 skipped; 1 device events lost" in damage(trace)
+    assert trace.info.damaged_device_events == 1
+
+
+def test_a_skipped_host_event_costs_no_device_event() -> None:
+    trace = parsed('{"ph": "X", "cat": "cpu_op", "name": "x "y" z", "tss": 1}')
+    assert "0 repaired, 1 skipped; no device event is lost" in damage(trace)
+    assert trace.info.damaged_device_events == 0
+
+
+@pytest.mark.parametrize("size", [70, 500, 1 << 20])
+def test_the_first_damage_is_placed(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracelens_kineto.inflate.BLOCK", size)
+    monkeypatch.setattr("tracelens_kineto.inflate._READ", size)
+    trace = Trace().kernel("before", 100, 10).raw(kernel_text('"a "b" c"'))
+    place = trace.text().index('"a "b') - len('{"ph": "X", "cat": "kernel", "name": ')
+    assert f"at byte {place:,}:" in damage(trace.parse())
+
+
+def test_only_the_damaged_events_are_counted() -> None:
+    trace = Trace()
+    for at in range(100, 200):
+        trace.kernel("gemm", at, 1, launch=None)
+        if at % 10 == 0:
+            trace.raw(kernel_text('"a "b" c"'))
+    got = trace.parse()
+    assert len(got.device_events) == 110
+    assert "10 events not valid JSON" in damage(got)
+
+
+@pytest.mark.parametrize("size", [50, 97, 200, 1000])
+def test_damage_at_any_block_boundary(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracelens_kineto.inflate.BLOCK", size)
+    monkeypatch.setattr("tracelens_kineto.inflate._READ", size)
+    trace = Trace()
+    for at in range(100, 140):
+        trace.kernel("gemm", at, 1, launch=None)
+        trace.raw(kernel_text('"a },{ "b" c"', ts=f"{at}.500", dur="0.250"))
+    got = trace.parse()
+    assert got.device_events["name"].value_counts().to_dict() == {"gemm": 40, 'a },{ "b" c': 40}
+    assert "40 events not valid JSON" in damage(got)
+    assert "40 repaired" in damage(got)
+
+
+def test_strings_for_numbers_are_no_damage() -> None:
+    text = kernel_text(ts=f'"{START}"', dur=f'"{END}"', pid='"0"', tid='"stream 7"')
+    trace = parsed(text)
+    assert trace.info.notices == ()
+    assert the_kernel(trace)["start"] == 200_001
+    # ... also in a batch that has to be walked because of another event
+    damaged = parsed(
+        text + ",\n" + '{"ph": "X", "cat": "cpu_op", "name": "a "b"", "ts": 1, "dur": 1}'
+    )
+    assert "1 event not valid JSON" in damage(damaged)
+
+
+@pytest.mark.parametrize("text", ["null", "17", '"text"', "[1, 2]"])
+def test_what_is_no_event_is_passed_over(text: str) -> None:
+    trace = parsed(text)
+    assert len(trace.device_events) == 2
+
+
+def test_damaged_arguments_cost_only_themselves() -> None:
+    trace = parsed(
+        kernel_text(args='{"stream": [7], "device": 0, "correlation": 31, "External id": 12}')
+    )
+    row = the_kernel(trace)
+    assert (row["correlation"], row["stream"]) == (31, 7)  # the thread id stands in
+    for args in ("[]", "null", '"text"', "17"):
+        row = the_kernel(parsed(kernel_text(args=args)))
+        assert (row["start"], row["correlation"]) == (200_001, NONE)
+
+
+def test_two_files_in_one() -> None:
+    """Two writers in one file: the first one's events, and a notice instead of a crash."""
+    first = Trace().kernel("first", 100, 10, launch=None).text()
+    second = Trace().kernel("second", 100, 10, launch=None).text()
+    trace = parse_bytes((first + second).encode())
+    assert "first" in trace.device_events["name"].tolist()
+    assert trace.info.rank == 0
+
+
+def test_a_cut_inside_an_event_is_a_cut_and_no_damage() -> None:
+    trace = Trace().kernel("one", 100, 10, launch=None).kernel("two", 200, 10, launch=None)
+    text = trace.text()
+    got = parse_bytes(text[: text.index('"two"') + 30].encode())
+    assert got.info.truncated
+    assert got.device_events["name"].astype(object).tolist() == ["one"]
+    assert [notice.code for notice in got.info.notices] == ["truncated-file"]
+
+
+def test_a_cut_between_events_is_a_cut() -> None:
+    trace = Trace().kernel("one", 100, 10, launch=None).kernel("two", 200, 10, launch=None)
+    text = trace.text()
+    end = text.index("}}") + 2
+    for cut in (text[:end], text[: end + 1], text[:end] + "\n"):
+        got = parse_bytes(cut.encode())
+        assert got.info.truncated
+        assert len(got.device_events) == 1
+        assert [notice.code for notice in got.info.notices] == ["truncated-file"]
+
+
+def test_reading_damage_needs_no_recursion() -> None:
+    deep = "[" * 100_000
+    trace = parsed(kernel_text(args=deep))
+    assert {"before", "after"} <= set(trace.device_events["name"].astype(object))
