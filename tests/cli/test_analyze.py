@@ -110,9 +110,7 @@ def test_ranks_that_were_not_asked_for_are_not_missing(tmp_path: Path) -> None:
 def test_steps_that_are_not_there(tmp_path: Path) -> None:
     result = run("analyze", DDP, "--steps", "60:", cwd=tmp_path)
     assert result.code == 1
-    assert errors(result.err) == [
-        "Error: none of the selected steps is in the traces (found: 6-8)"
-    ]
+    assert errors(result.err) == ["Error: none of the selected steps is in the traces (found: 6-8)"]
 
 
 def test_a_layout_that_does_not_fit_the_world_is_said(tmp_path: Path) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pandas as pd
 import pytest
 
 from tracelens.operations_table import MergedGroup
 from tracelens.parallelism import Given, Inference, infer
 from tracelens.traffic import Call, GroupTraffic, Traffic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PSI = 1_000_000
 FORWARD = "DistributedDataParallel.forward"
@@ -18,7 +23,7 @@ def group(index: int, size: int, role: str = "unknown") -> MergedGroup:
 
 
 def traffic_of(
-    calls: list[tuple[str, int] | tuple[str, int, str]],
+    calls: Sequence[tuple[str, int] | tuple[str, int, str]],
     *,
     size: int = 8,
     index: int = 0,
