@@ -9,10 +9,14 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tracelens.model.trace import ProcessGroup
+from tracelens.model.facts import ProcessGroup
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FILE_RANK = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)|(?:^|[-_.])r(\d+)(?=[-_.])", re.IGNORECASE)
 _DECODER = json.JSONDecoder(strict=False)
 _KEYS = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "record_shapes",
          "host_name", "hostname", "pytorch_version", "torch_version", "schemaVersion")  # fmt: skip
@@ -144,3 +148,13 @@ def _group(item: dict[str, Any]) -> ProcessGroup:
         ranks=tuple(complete) if complete else None,
         backend=_text(item.get("backend_config")),
     )
+
+
+def rank_of(facts: Header, path: Path) -> tuple[int | None, str | None]:
+    """Return a file's rank and where it was found: inside, else in a name, else nowhere."""
+    if facts.rank is not None:
+        return facts.rank, "distributedInfo"
+    for name in (path.name, path.parent.name):
+        if match := _FILE_RANK.search(name):
+            return int(match[1] or match[2]), "file name"
+    return None, None

@@ -1,0 +1,67 @@
+"""Facts about a rank's file, apart from its tables: they need neither numpy nor pandas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracelens.model.result import Notice
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """A process group as the trace lists it."""
+
+    name: str
+    description: str | None
+    size: int | None
+    ranks: tuple[int, ...] | None
+    backend: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """Facts about one rank's file.
+
+    `untimed` counts device events without a usable time per (process, device); `truncated` means
+    that events are missing at the end, so every sum is a lower bound.
+    """
+
+    path: str
+    format: str
+    rank: int | None = None
+    rank_source: str | None = None  # distributedInfo | sidecar | file name
+    world_size: int | None = None
+    base_ns: int = 0
+    host: str | None = None
+    process: int = 0
+    backend: str | None = None
+    device_kind: str = "unknown"
+    device_names: dict[int, str] = field(default_factory=dict)
+    process_groups: tuple[ProcessGroup, ...] = ()
+    nccl_version: str | None = None
+    framework_version: str | None = None
+    events: int = 0
+    truncated: bool = False
+    damaged_device_events: int = 0
+    shapes_recorded: bool | None = None
+    untimed: dict[tuple[int, int], int] = field(default_factory=dict)
+    notices: tuple[Notice, ...] = ()
+    cycle: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What `inspect` says about a file without parsing it whole."""
+
+    format: str
+    rank: int | None = None
+    rank_source: str | None = None
+    world_size: int | None = None
+    host: str | None = None
+    backend: str | None = None
+    steps: tuple[int, ...] | None = None  # None: not looked for
+    device_events: int | None = None
+    complete: bool = True
+    note: str | None = None
