@@ -7,7 +7,19 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tracelens import collectives, operations_table, parallelism, roles, traffic, verdict, volumes
+import numpy as np
+
+from tracelens import (
+    breakdown,
+    collectives,
+    operations_table,
+    parallelism,
+    roles,
+    traffic,
+    verdict,
+    volumes,
+    waiting,
+)
 from tracelens.attribution import combine
 from tracelens.findings import find
 from tracelens.model import result
@@ -20,6 +32,7 @@ from tracelens.version import __version__
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.intervals import Ints
     from tracelens.model.result import Notice
     from tracelens.parallelism import Given, Inference
     from tracelens.reduction import DeviceReduction
@@ -50,8 +63,13 @@ def analyse(
     compared = volumes.compare(table, kinds, found, given, combined=combined)
     layout = _parallelism(found, dims, given, combined=combined)
     counted = {id(rank) for rank in run.counted}
-    ranks = [_rank(rank, in_means=id(rank) in counted) for rank in run.ranks]
-    rows = collectives.collective_results(table, kinds)
+    waits = waiting.observe(run, table)
+    ranks = [
+        _rank(rank, _split_of(table, waits, rank) if id(rank) in counted else None, waits)
+        for rank in run.ranks
+    ]
+    rows = collectives.collective_results(table, kinds, waits)
+    late = waiting.stragglers(waits, _recorded(run))
     facts = _facts(run)
     hosts = {rank.rank: rank.cycles[0].info.host for rank in run.ranks}
     return result.Analysis(
@@ -67,6 +85,7 @@ def analyse(
                 *notices,
                 *run.notices,
                 *_run_notices(run, table, facts),
+                *_clock_notices(waits),
                 *_layout_notices(given, run),
             ]
         ),
@@ -76,9 +95,9 @@ def analyse(
         parallelism=layout,
         volumes=compared,
         pipeline=None,
-        lateness=None,
-        stragglers=[],
-        findings=find(ranks, compared, found.framework),
+        lateness=waiting.lateness(table, waits),
+        stragglers=late,
+        findings=find(ranks, compared, found.framework, late),
     )
 
 
@@ -92,21 +111,36 @@ def _final_kinds(
     return kinds.mask(broadcast & (kinds == "parameters").to_numpy(), "other")
 
 
-def _rank(rank: RankRun, *, in_means: bool) -> result.RankResult:
+_Split = dict[tuple[int, int], "Ints"]
+
+
+def _split_of(
+    table: operations_table.OperationsTable, waits: waiting.Waiting, rank: RankRun
+) -> _Split:
+    return waiting.exposed_wait(rank, waiting.cuts_of(table.frame, waits, rank.rank))
+
+
+def _recorded(run: Run) -> int:
+    """Return the recorded time of one rank: the mean over counted ranks of their first device."""
+    totals = [sum(c.devices[0].total.window_ns for c in r.cycles if c.devices) for r in run.counted]
+    return round(sum(totals) / len(totals))
+
+
+def _rank(rank: RankRun, split: _Split | None, waits: waiting.Waiting) -> result.RankResult:
     keys = sorted({(d.process, d.device) for cycle in rank.cycles for d in cycle.devices})
     return result.RankResult(
         rank=rank.rank,
         files=[cycle.info.path for cycle in rank.cycles],
         partial=rank.partial,
-        clock_offset_ns=None,
-        devices=[_device(rank, process, device) for process, device in keys],
+        clock_offset_ns=waits.clocks.offset_ns.get(rank.rank) if split is not None else None,
+        devices=[_device(rank, process, device, split or {}) for process, device in keys],
         top_kernels=_top_kernels(rank),
         host=rank.cycles[0].info.host,
-        in_means=in_means,
+        in_means=split is not None,
     )
 
 
-def _device(rank: RankRun, process: int, device: int) -> result.DeviceResult:
+def _device(rank: RankRun, process: int, device: int, split: _Split) -> result.DeviceResult:
     parts: list[tuple[int, DeviceReduction]] = [
         (number, d)
         for number, cycle in enumerate(rank.cycles)
@@ -137,26 +171,8 @@ def _device(rank: RankRun, process: int, device: int) -> result.DeviceResult:
         total=total,
         mean_step=mean,
         steps=steps,
-        breakdown=_breakdown(mean),
+        breakdown=breakdown.of_mean_step(mean, len(chosen), split.get((process, device))),
         name=parts[0][1].name,
-    )
-
-
-def _breakdown(mean: result.Partition | None) -> result.Breakdown | None:
-    """Return the exclusive classes; waiting, transfer and bubble need several ranks' clocks."""
-    if mean is None:
-        return None
-    return result.Breakdown(
-        window_ns=mean.window_ns,
-        compute_ns=mean.compute_ns,
-        transfer_by_op_ns=None,
-        wait_ns=None,
-        exposed_unsplit_by_op_ns=mean.exposed_by_op_ns,
-        bubble_ns=None,
-        exposed_copy_ns=mean.exposed_copy_ns,
-        idle_host_ns=None,
-        idle_dependency_ns=None,
-        idle_unknown_ns=mean.idle_ns,
     )
 
 
@@ -267,6 +283,29 @@ def _layout_notices(given: Given, run: Run) -> list[Notice]:
         return []
     layout = ", ".join(f"{name} {size}" for name, size in given.dims.items())
     return [notice("layout-mismatch", layout=layout, product=product, world=world)]
+
+
+def _clock_notices(waits: waiting.Waiting) -> list[Notice]:
+    """Say how far clocks can be trusted, or why waiting is unknown."""
+    if not waits.clocks.offset_ns or (waits.wait_ns == NONE).all():
+        return [notice("wait-unknown")]
+    found = []
+    residual = waits.clocks.residual_ns
+    if len(residual):
+        largest = max(abs(offset) for offset in waits.clocks.offset_ns.values())
+        found.append(
+            notice(
+                "clocks-aligned",
+                largest=f"{largest / 1000:.1f}",
+                median=f"{np.median(residual) / 1000:.1f}",
+                high=f"{np.percentile(residual, 95) / 1000:.1f}",
+            )
+        )
+    if len(set(waits.clocks.component.values())) > 1:
+        found.append(notice("clocks-apart", count=len(set(waits.clocks.component.values()))))
+    if waits.incomplete:
+        found.append(notice("wait-lower-bound", count=waits.incomplete))
+    return found
 
 
 def _run_notices(

@@ -17,7 +17,9 @@ from tracelens.intervals import (
     clip,
     covered,
     first_started,
+    gaps,
     intersect,
+    pieces,
     union,
     union_of,
 )
@@ -88,6 +90,14 @@ def exposed_per_event(parts: Unions, low: int, high: int) -> Ints:
     start = np.clip(parts.share_start, low, high)
     end = np.clip(parts.share_end, low, high)
     return (end - start) - covered(parts.compute, start, end)
+
+
+def exposed_pieces(parts: Unions) -> tuple[Ints, Ints, Ints]:
+    """Return where each communication event is exposed: its row in `parts.rows`, start and end."""
+    if not len(parts.rows):
+        return parts.share_start, parts.share_start, parts.share_end
+    low, high = int(parts.share_start.min()), int(parts.share_end.max())
+    return pieces(parts.share_start, parts.share_end, gaps(parts.compute, low, high))
 
 
 def partition(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens.dtypes import item_size
 from tracelens.model.result import CollectiveResult, GroupResult, RankVolume, StepBytes
 from tracelens.model.trace import NONE
 from tracelens.operations import OPERATIONS
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from tracelens.model.result import Confidence
     from tracelens.operations_table import MergedGroup, OperationsTable
+    from tracelens.waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,11 @@ def _nodes(group: MergedGroup, hosts: dict[int, str | None]) -> int | None:
     return None if None in names else len(names)
 
 
-def collective_results(table: OperationsTable, kinds: pd.Series) -> list[CollectiveResult]:
+def collective_results(
+    table: OperationsTable, kinds: pd.Series, waiting: Waiting
+) -> list[CollectiveResult]:
     """Aggregate all operations; numbers are means per member rank that is present."""
-    frame = table.frame.assign(kind=kinds)
+    frame = table.frame.assign(kind=kinds, wait_ns=waiting.wait_ns)
     results = []
     for key, rows in frame.groupby(["group", "op", "dtype", "kind"]):
         group, op, dtype, kind = (str(part) for part in key)
@@ -73,6 +77,7 @@ def _collective(
     complete = rows[rows["complete"].to_numpy(bool)]
     timed = bool((rows["start"] != NONE).any())
     unknown = int((rows["message_bytes"] == NONE).sum())
+    split = _split(rows, len(members))
     return CollectiveResult(
         group=f"g{group.index}",
         op=op,
@@ -90,15 +95,47 @@ def _collective(
         time_per_step_ns=_sum(rows["time_in_mean_ns"], mean_steps) if timed else None,
         exposed_ns=_sum(rows["exposed_ns"], len(members)) if timed else None,
         exposed_per_step_ns=_sum(rows["exposed_in_mean_ns"], mean_steps) if timed else None,
-        wait_ns=None,
-        transfer_ns=None,
-        busbw_gbps=None,
-        algbw_gbps=None,
+        wait_ns=split.wait_ns,
+        transfer_ns=split.transfer_ns,
+        busbw_gbps=split.busbw_gbps,
+        algbw_gbps=split.algbw_gbps,
         alpha_us=None,
         beta_gbps=None,
         by_rank={rank: _of_rank(rows[rows["rank"] == rank]) for rank in members},
         sources=sorted(set(rows["source"])),
         kind=kind,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    wait_ns: int | None = None
+    transfer_ns: int | None = None
+    algbw_gbps: float | None = None
+    busbw_gbps: float | None = None
+
+
+def _split(rows: pd.DataFrame, members: int) -> _Split:
+    """Split the time of matched calls; bandwidth is over transfer time, decimal GB/s.
+
+    algbw = S / t and busbw = wire bytes / t (nccl-tests doc/PERFORMANCE.md); a byte a nanosecond is
+    a GB/s.
+    """
+    matched = rows[rows["wait_ns"] != NONE]
+    if not len(matched):
+        return _Split()
+    waited = float(matched["wait_ns"].sum())
+    transfer = float(matched["time_ns"].sum()) - waited
+    known = (matched["message_bytes"] != NONE) & (matched["wire_bytes"] != NONE)
+    sized = matched[known]
+    busy = float(sized["time_ns"].sum() - sized["wait_ns"].sum())
+    whole = [item_size(name) or 0 for name in sized["dtype"]]
+    buffers = float((sized["elements"].to_numpy(np.int64) * np.array(whole, np.int64)).sum())
+    return _Split(
+        round(waited / members),
+        round(transfer / members),
+        buffers / busy if busy and buffers else None,
+        float(sized["wire_bytes"].sum()) / busy if busy and buffers else None,
     )
 
 

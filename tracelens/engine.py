@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PARALLEL_FROM_BYTES = 8 << 20  # below, starting a process costs more than it saves
 _MEMORY_SHARE = 0.6
-_WORKER_BYTES = 700 << 20  # what parsing a large file takes (benchmarks/README.md)
+_WORKER_BYTES = 400 << 20  # parsing 500 MB takes 200 (benchmarks/README.md); the rest is margin
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,18 +73,34 @@ def subtract(intervals: Intervals, other: Intervals) -> Intervals:
 
 def intersect(first: Intervals, second: Intervals) -> Intervals:
     """Return what two unions share."""
-    if not len(first.start) or not len(second.start):
-        return EMPTY
-    # For every interval of `first`, the run of intervals of `second` that reach into it.
-    low = np.searchsorted(second.end, first.start, side="right")
-    high = np.searchsorted(second.start, first.end, side="left")
+    _, start, end = pieces(first.start, first.end, second)
+    return Intervals(start, end)
+
+
+def gaps(intervals: Intervals, low: int, high: int) -> Intervals:
+    """Return what a union leaves free of [low, high)."""
+    whole = Intervals(np.array([low]), np.array([high]))
+    return subtract(whole, intervals) if high > low else EMPTY
+
+
+def pieces(start: Ints, end: Ints, union_of_others: Intervals) -> tuple[Ints, Ints, Ints]:
+    """Cut intervals by a union: return the row and the bounds of each piece inside it.
+
+    Args:
+        start: Starts of any intervals; they may overlap and come in any order.
+        end: Their ends.
+        union_of_others: The union to cut by.
+    """
+    # For every interval, the run of members of the union that reach into it.
+    low = np.searchsorted(union_of_others.end, start, side="right")
+    high = np.searchsorted(union_of_others.start, end, side="left")
     counts = np.maximum(high - low, 0)
     which = np.repeat(np.arange(len(counts)), counts)
     offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     partner = low[which] + offsets
-    start = np.maximum(first.start[which], second.start[partner])
-    end = np.minimum(first.end[which], second.end[partner])
-    return Intervals(start, end)
+    piece_start = np.maximum(start[which], union_of_others.start[partner])
+    piece_end = np.minimum(end[which], union_of_others.end[partner])
+    return which, piece_start, piece_end
 
 
 def covered(intervals: Intervals, start: Ints, end: Ints) -> Ints:

@@ -118,6 +118,25 @@ NOTICES: dict[str, NoticeKind] = {
         "warning",
         "the ranks recorded different steps ({steps}); per-step rows cover each rank's own",
     ),
+    "clocks-aligned": NoticeKind(
+        "info",
+        "clocks were aligned on the ends of matched collectives: offsets up to {largest} us; after "
+        "that ends agree within {median} us (median) and {high} us (95 %)",
+    ),
+    "clocks-apart": NoticeKind(
+        "info",
+        "the ranks fall into {count} sets without a common collective: times compare within a set",
+    ),
+    "wait-unknown": NoticeKind(
+        "info",
+        "no collective could be matched across ranks (it takes the traces of two ranks of a group, "
+        "with device times), so waiting and transfer are not told apart",
+    ),
+    "wait-lower-bound": NoticeKind(
+        "info",
+        "{count} matched collective{s} with members that have no trace: the last arrival may be "
+        "one of theirs, so waiting is a lower bound there",
+    ),
     "no-device-time": NoticeKind(
         "info", "{count} recorded collective{s} without device time; the bytes are counted"
     ),

@@ -37,9 +37,9 @@ class OperationsTable:
     """The operations of the counted ranks.
 
     Attributes:
-        frame: The columns of `RankReduction.operations` plus rank, cycle, group (index into
-            `groups`), complete (its step is whole), small (at most 1 KiB), time_in_mean_ns and
-            exposed_in_mean_ns.
+        frame: The columns of `RankReduction.operations` plus rank, cycle, row (in the cycle),
+            group (index into `groups`), step_number, complete (its step is whole), small (at most
+            1 KiB), start_ns and end_ns (absolute), time_in_mean_ns and exposed_in_mean_ns.
         groups: The groups.
         complete_steps: Number of complete steps per rank.
         mean_steps: Number of steps in the mean per rank.
@@ -88,6 +88,7 @@ class _Merger:
 
 def _rank_frame(merger: _Merger, rank: RankRun, number: int, cycle: RankReduction) -> pd.DataFrame:
     frame = cycle.operations.copy()
+    frame["row"] = np.arange(len(frame))
     local = np.array([merger.index_of(group) for group in cycle.groups], np.int64)
     frame["group"] = local[frame["group"].to_numpy(np.int64)] if len(frame) else frame["group"]
     frame["rank"], frame["cycle"] = rank.rank, number
@@ -96,6 +97,11 @@ def _rank_frame(merger: _Merger, rank: RankRun, number: int, cycle: RankReductio
     mean = np.array([rank.in_mean.get((number, i), False) for i in _steps(cycle)] or [False])
     frame["complete"] = np.where(step >= 0, whole[np.maximum(step, 0)], False)
     frame["small"] = _small(frame)
+    numbers = np.array([s.step for s in cycle.devices[0].steps] if cycle.devices else [], np.int64)
+    frame["step_number"] = np.where(step >= 0, numbers[step], step) if len(numbers) else step
+    for name in ("start", "end"):
+        timed = frame[name].to_numpy(np.int64)
+        frame[f"{name}_ns"] = np.where(timed == NONE, NONE, timed + cycle.info.base_ns)
     times = cycle.operation_steps
     kept = times[mean[times["step"].to_numpy(np.int64)]] if len(times) else times
     for name in ("time_ns", "exposed_ns"):

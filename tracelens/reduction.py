@@ -13,7 +13,14 @@ import numpy as np
 import pandas as pd
 
 from tracelens import host_timeline, steps
-from tracelens.attribution import Timeline, Unions, exposed_per_event, partition, unions
+from tracelens.attribution import (
+    Timeline,
+    Unions,
+    exposed_per_event,
+    exposed_pieces,
+    partition,
+    unions,
+)
 from tracelens.communication import COMMUNICATION, Operation, identify
 from tracelens.dtypes import item_size, standard_name
 from tracelens.groups import Group, Groups
@@ -42,6 +49,8 @@ class StepReduction:
     occurrence: int
     complete: bool
     period_ns: int
+    low: int
+    high: int
     partition: Partition
 
 
@@ -64,6 +73,7 @@ class RankReduction:
 
     Attributes:
         operations: One row per operation, see `_operation_row`.
+        exposed: Per piece of exposed communication: row, device (place in `devices`), start, end.
         operation_steps: Per (row of operations, step): time and exposed time in its window.
         kernels: Per (name, class, op, step): count and total time.
         mark_counts: Per (name, step): how often a named range starts in a step.
@@ -76,6 +86,7 @@ class RankReduction:
     groups: list[Group]
     operations: pd.DataFrame
     operation_steps: pd.DataFrame
+    exposed: pd.DataFrame
     kernels: pd.DataFrame
     mark_counts: pd.DataFrame
     step_source: str | None
@@ -191,12 +202,13 @@ class _Reducer:
         self.start = np.full(count, NONE)
         self.end = np.full(count, NONE)
         self.per_step: list[pd.DataFrame] = []
+        self.pieces: list[pd.DataFrame] = []
         self.kernels: list[pd.DataFrame] = []
 
     def result(self, extra: dict[str, int]) -> RankReduction:
         groups = Groups(self.trace.info)
         self._launch_steps()
-        devices = [self._device(view) for view in self.views]
+        devices = [self._device(view, place) for place, view in enumerate(self.views)]
         table, group_list = self._operation_table(groups)
         base = self.trace.info.base_ns
         first = min((int(v.timeline.start[0]) for v in self.views), default=0)
@@ -207,6 +219,7 @@ class _Reducer:
             groups=group_list,
             operations=table,
             operation_steps=_join(self.per_step, ("row", "step", "time_ns", "exposed_ns")),
+            exposed=_join(self.pieces, ("row", "device", "start", "end")),
             kernels=_top(_join(self.kernels, ("name", "class", "op", "step", "count", "total_ns"))),
             mark_counts=self._mark_counts(),
             step_source=self.marks.source,
@@ -237,12 +250,13 @@ class _Reducer:
             )
             self.step = steps.launching_step(self.marks, launch)
 
-    def _device(self, view: _View) -> DeviceReduction:
+    def _device(self, view: _View, place: int) -> DeviceReduction:
         timeline, parts = view.timeline, unions(view.timeline)
         low, high = int(timeline.start[0]), int(timeline.end.max())
         windows = self._windows(view)
         step_of = windows.step_of if windows else np.full(len(timeline.start), steps.BEFORE)
         self._operations_of(view, parts, low, high, step_of)
+        self._pieces_of(view, parts, place)
         self._kernels_of(view, self._placed(step_of))
         info = self.trace.info
         key = (view.process, view.device)
@@ -286,7 +300,9 @@ class _Reducer:
             )
             complete = high > low and not lost_per_step[index] and not self._cut_here(index)
             occurrence = self.marks.occurrence[index]
-            result.append(StepReduction(number, occurrence, complete, int(periods[index]), cut))
+            result.append(
+                StepReduction(number, occurrence, complete, int(periods[index]), low, high, cut)
+            )
         return result
 
     def _cut_here(self, index: int) -> bool:
@@ -312,6 +328,13 @@ class _Reducer:
         np.maximum.at(self.end, owner, timeline.end[rows])
         unlaunched = np.array([self.found[i].launch is None for i in first], bool)
         self.step[first[unlaunched]] = step_of[rows][::-1][unlaunched]
+
+    def _pieces_of(self, view: _View, parts: Unions, place: int) -> None:
+        which, start, end = exposed_pieces(parts)
+        owner = view.owner[parts.rows[which]]
+        keep = owner >= 0
+        columns = {"row": owner, "device": np.full(len(owner), place), "start": start, "end": end}
+        self.pieces.append(pd.DataFrame({name: v[keep] for name, v in columns.items()}))
 
     def _per_step(self, view: _View, parts: Unions, windows: steps.Windows) -> None:
         owner = view.owner[parts.rows]

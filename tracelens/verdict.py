@@ -43,7 +43,9 @@ def summarise(
     ]
     statuses = [metric.status for metric in metrics]
     status = _worst(statuses, volumes, run)
-    clauses = (_time_clause(run, means), _volume_clause(volumes, parameters))
+    waits = [d.breakdown.wait_ns for d in devices if d.breakdown and d.breakdown.wait_ns]
+    wait = sum(waits) / len(means) if waits else 0.0
+    clauses = (_time_clause(run, means, wait), _volume_clause(volumes, parameters))
     return Summary(" ".join(clause for clause in clauses if clause), status, metrics)
 
 
@@ -118,7 +120,7 @@ def _worst(statuses: list[Status], volumes: Volumes, run: RunFacts) -> Status:
     return "ok"
 
 
-def _time_clause(run: RunFacts, means: list[Partition]) -> str:
+def _time_clause(run: RunFacts, means: list[Partition], wait: float) -> str:
     if not means:
         return "No complete step was recorded, so there are no per-step numbers."
     window = statistics.fmean(mean.window_ns for mean in means)
@@ -131,6 +133,7 @@ def _time_clause(run: RunFacts, means: list[Partition]) -> str:
         return f"{of} {_ms(compute)} are compute and {_ms(idle)} idle; there is no communication."
     worst = _most_exposed(means)
     most = f", most of it {worst}" if worst else ""
+    most += f", {_ms(wait)} of it waiting for late ranks" if wait else ""
     return (
         f"{of} {_ms(exposed)} ({100 * exposed / window:.3g} %) are exposed "
         f"communication{most}; {_ms(compute)} are compute and {_ms(idle)} idle."

@@ -11,7 +11,7 @@ from tracelens.operations import named
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tracelens.model.result import Partition, RankResult, Volumes
+    from tracelens.model.result import Breakdown, Partition, RankResult, Straggler, Volumes
 
 _EXPOSED_SHARE = 0.05  # of the step: our choice, docs/findings.md
 _HIGH_SHARE = 0.15
@@ -24,6 +24,7 @@ class Evidence:
     ranks: list[RankResult]
     volumes: Volumes
     framework: str | None
+    stragglers: list[Straggler]
 
     @property
     def means(self) -> list[Partition]:
@@ -37,14 +38,26 @@ class Evidence:
         windows = [mean.window_ns for mean in self.means]
         return round(sum(windows) / len(windows)) if windows else 0
 
+    @property
+    def breakdowns(self) -> list[Breakdown]:
+        """The refined mean step of every device of the ranks that means are over."""
+        devices = [d for rank in self.ranks if rank.in_means for d in rank.devices]
+        return [d.breakdown for d in devices if d.breakdown]
+
     def exposed_by_op(self) -> dict[str, int]:
-        """Exposed time per operation in the mean step, over devices."""
-        ops = sorted({op for mean in self.means for op in mean.exposed_by_op_ns})
-        count = len(self.means)
-        return {
-            op: round(sum(mean.exposed_by_op_ns.get(op, 0) for mean in self.means) / count)
-            for op in ops
-        }
+        """Exposed time per operation in the mean step over devices, known waiting left out."""
+        sums: dict[str, int] = {}
+        for breakdown in self.breakdowns:
+            for parts in (breakdown.transfer_by_op_ns or {}, breakdown.exposed_unsplit_by_op_ns):
+                for op, time in parts.items():
+                    sums[op] = sums.get(op, 0) + time
+        return {op: round(total / len(self.breakdowns)) for op, total in sorted(sums.items())}
+
+    @property
+    def wait_ns(self) -> int:
+        """Exposed waiting of the mean step over devices; 0 if it is unknown."""
+        waits = [breakdown.wait_ns or 0 for breakdown in self.breakdowns]
+        return round(sum(waits) / len(waits)) if waits else 0
 
 
 _RULES: list[Callable[[Evidence], Iterator[Finding]]] = []
@@ -58,9 +71,14 @@ def rule(
     return function
 
 
-def find(ranks: list[RankResult], volumes: Volumes, framework: str | None) -> list[Finding]:
+def find(
+    ranks: list[RankResult],
+    volumes: Volumes,
+    framework: str | None,
+    stragglers: list[Straggler],
+) -> list[Finding]:
     """Apply all rules; the finding with most time to gain comes first."""
-    evidence = Evidence(ranks, volumes, framework)
+    evidence = Evidence(ranks, volumes, framework, stragglers)
     found = [finding for one in _RULES for finding in one(evidence)]
     return sorted(found, key=lambda f: (-(f.saving_ns_per_step or 0), f.id))
 
@@ -98,6 +116,35 @@ def exposed_collectives(evidence: Evidence) -> Iterator[Finding]:
                 advice=_ADVICE.get((op, evidence.framework or ""), _GENERAL_ADVICE),
                 links=["collectives"],
             )
+
+
+@rule
+def waiting_for_late_ranks(evidence: Evidence) -> Iterator[Finding]:
+    """Name the ranks the others wait for; without any, say that nobody in particular is late."""
+    step, wait = evidence.step_ns, evidence.wait_ns
+    if not step or wait <= _EXPOSED_SHARE * step:
+        return
+    late = evidence.stragglers
+    share = sum(s.share_of_wait_pct or 0.0 for s in late) / 100
+    names = ", ".join(str(s.rank) for s in late[:8]) + (", …" if len(late) > 8 else "")
+    who = f"rank{'s' if len(late) > 1 else ''} {names}"
+    title = f"Waiting for late ranks costs {100 * wait / step:.3g} % of a step"
+    yield Finding(
+        id="waiting-for-late-ranks",
+        severity="high" if wait > _HIGH_SHARE * step else "medium",
+        title=f"{title}: {100 * share:.3g} % of it for {who}" if late else title,
+        evidence={
+            "wait_ns_per_step": wait,
+            "step_ns": step,
+            "late_ranks": names or None,
+            "share_of_wait_pct": 100 * share if late else None,
+        },
+        saving_ns_per_step=round(wait * share) if late else wait,
+        advice=f"compare {who} with the others: compute time, clocks and heat, data loading, host"
+        if late
+        else "no rank causes most of it: look for uneven batches, data loading and host jitter",
+        links=["stability"],
+    )
 
 
 @rule

@@ -375,12 +375,13 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank the others wait for."""
+    """A rank the others wait for; `share_of_wait_pct` is its share of all waiting in the run."""
 
     rank: int
     late_in_pct: float
     mean_late_ns: int
     wait_caused_ns: int
+    share_of_wait_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,132 @@
+"""Match the instances of a collective across ranks.
+
+Calls are matched per group (its rank list, never its name): by sequence number where the trace has
+one (torch 2.12), else within each step by order, with sizes checked. A rank may lack calls at the
+edges or in the middle, so orders are aligned, not indexed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tracelens import operations
+from tracelens.model.trace import NONE
+from tracelens.operations import CODE
+from tracelens.steps import BEFORE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pandas as pd
+
+    from tracelens.intervals import Ints
+    from tracelens.operations_table import OperationsTable
+
+UNMATCHED = -1
+_POINT_TO_POINT = [CODE[name] for name in (operations.SEND, operations.RECV, operations.SEND_RECV)]
+_LONGEST_DIFF = 400  # SequenceMatcher is quadratic
+_MOST_SHIFT = 32
+
+Signature = tuple[int, str, int]
+
+
+def match(table: OperationsTable) -> Ints:
+    """Number the instances: equal numbers in the frame's rows are one collective.
+
+    Returns:
+        One number per row of `table.frame`, `UNMATCHED` for rows no other rank's row belongs to.
+    """
+    frame = table.frame
+    instance = np.full(len(frame), UNMATCHED)
+    timed = (frame["start"].to_numpy(np.int64) != NONE) & ~frame["op"].isin(_POINT_TO_POINT)
+    following = 0
+    for _, rows in frame[timed].groupby("group", sort=True):
+        if rows["rank"].nunique() > 1:
+            for members in _instances(rows):
+                instance[members] = following
+                following += 1
+    return instance
+
+
+def _instances(rows: pd.DataFrame) -> Iterator[list[int]]:
+    """Yield the frame rows of each instance that at least two ranks took part in."""
+    if _numbered(rows):
+        groups: Any = rows.groupby(["op", "seq", "elements"], sort=True).groups.values()
+        yield from (list(members) for members in groups if len(members) > 1)
+        return
+    for _, block in rows.groupby(["cycle", "step_number"], sort=True):
+        yield from _by_order(block)
+
+
+def _numbered(rows: pd.DataFrame) -> bool:
+    """Tell whether every call has a sequence number and no rank uses one twice."""
+    if (rows["seq"].to_numpy(np.int64) == NONE).any():
+        return False
+    return not rows.duplicated(["rank", "op", "seq", "elements"]).any()
+
+
+def _by_order(block: pd.DataFrame) -> Iterator[list[int]]:
+    """Align the ranks' calls of one step to the rank with the most usual number of calls."""
+    calls = [_in_order(part) for _, part in block.groupby("rank", sort=True)]
+    lengths = Counter(len(part) for part in calls)
+    usual = max(lengths, key=lambda length: (lengths[length], length))
+    reference = next(part for part in calls if len(part) == usual)
+    at_end = bool((block["step_number"] == BEFORE).all())
+    members: list[list[int]] = [[] for _ in reference]
+    for part in calls:
+        for place, own in _pairs(_signatures(reference), _signatures(part), from_end=at_end):
+            members[place].append(part[own][0])
+    yield from (rows for rows in members if len(rows) > 1)
+
+
+def _in_order(part: pd.DataFrame) -> list[tuple[int, Signature]]:
+    ordered = part.sort_values("start", kind="stable")
+    columns = (ordered["op"], ordered["dtype"], ordered["elements"])
+    signatures = zip(*columns, strict=True)
+    return [
+        (int(row), (int(op), str(dtype), int(elements)))
+        for row, (op, dtype, elements) in zip(ordered.index, signatures, strict=True)
+    ]
+
+
+def _signatures(calls: Sequence[tuple[int, Signature]]) -> list[Signature]:
+    return [signature for _, signature in calls]
+
+
+def _pairs(
+    reference: list[Signature], own: list[Signature], *, from_end: bool
+) -> Iterator[tuple[int, int]]:
+    """Yield (index in the reference, index in the rank's own calls) of equal calls."""
+    if reference == own:
+        yield from ((i, i) for i in range(len(own)))
+    elif from_end or max(len(reference), len(own)) > _LONGEST_DIFF:
+        yield from _shifted(reference, own, from_end=from_end)
+    else:
+        matcher = SequenceMatcher(None, reference, own, autojunk=False)
+        for block in matcher.get_matching_blocks():
+            yield from ((block.a + i, block.b + i) for i in range(block.size))
+
+
+def _shifted(
+    reference: list[Signature], own: list[Signature], *, from_end: bool
+) -> Iterator[tuple[int, int]]:
+    """Pair calls at the one shift that makes most of them equal.
+
+    Calls before the first step are cut at the front by the start of recording, so their ends line
+    up; a smaller shift wins a tie.
+    """
+    base = len(reference) - len(own) if from_end else 0
+    best: list[tuple[int, int]] = []
+    for shift in sorted(range(-_MOST_SHIFT, _MOST_SHIFT + 1), key=abs):
+        found = [
+            (i + base + shift, i)
+            for i in range(len(own))
+            if 0 <= i + base + shift < len(reference) and reference[i + base + shift] == own[i]
+        ]
+        if len(found) > len(best):
+            best = found
+    yield from best
