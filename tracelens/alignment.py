@@ -69,7 +69,7 @@ def align(frame: pd.DataFrame, instance: Ints) -> Clocks:
     # Epoch nanoseconds do not fit a double; differences within a run do.
     ends[instance_of, rank_of] = absolute - absolute.min()
     offsets, component = _linked(ends)
-    offsets = _refined(ends, offsets)
+    offsets = _refined(ends, offsets, component)
     return Clocks(
         {int(rank): round(offsets[i]) for i, rank in enumerate(ranks)},
         {int(rank): int(component[i]) for i, rank in enumerate(ranks)},
@@ -99,14 +99,16 @@ def _linked(ends: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.
     return offsets, component
 
 
-def _refined(ends: NDArray[np.float64], offsets: NDArray[np.float64]) -> NDArray[np.float64]:
+def _refined(
+    ends: NDArray[np.float64], offsets: NDArray[np.float64], component: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """Move each clock to the median distance from its instances' common end, a few rounds."""
     for _ in range(_ROUNDS):
         corrected = ends - offsets
         common = np.nanmedian(corrected, axis=1, keepdims=True)
         offsets = offsets + np.nanmedian(corrected - common, axis=0)
-        # Only differences mean anything: the first rank keeps its own clock.
-        offsets = offsets - offsets[0]
+        # Only differences mean anything: the first rank of a set keeps its own clock.
+        offsets = offsets - offsets[component]
     return offsets
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from tracelens import (
     breakdown,
+    causes,
     collectives,
     operations_table,
     parallelism,
@@ -32,6 +33,7 @@ from tracelens.version import __version__
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.idle import IdleCauses
     from tracelens.intervals import Ints
     from tracelens.model.result import Notice
     from tracelens.parallelism import Given, Inference
@@ -69,7 +71,7 @@ def analyse(
         for rank in run.ranks
     ]
     rows = collectives.collective_results(table, kinds, waits)
-    late = waiting.stragglers(waits, _recorded(run))
+    late = causes.explained(waiting.stragglers(waits, _recorded(run)), ranks)
     facts = _facts(run)
     hosts = {rank.rank: rank.cycles[0].info.host for rank in run.ranks}
     return result.Analysis(
@@ -171,9 +173,21 @@ def _device(rank: RankRun, process: int, device: int, split: _Split) -> result.D
         total=total,
         mean_step=mean,
         steps=steps,
-        breakdown=breakdown.of_mean_step(mean, len(chosen), split.get((process, device))),
+        breakdown=breakdown.of_mean_step(
+            mean, len(chosen), split.get((process, device)), _idle_of(rank, parts)
+        ),
         name=parts[0][1].name,
     )
+
+
+def _idle_of(rank: RankRun, parts: list[tuple[int, DeviceReduction]]) -> list[IdleCauses | None]:
+    """Return the causes of idle time of each step in the mean."""
+    return [
+        step.idle
+        for number, device in parts
+        for index, step in enumerate(device.steps)
+        if rank.in_mean.get((number, index), False) and step.complete
+    ]
 
 
 def _top_kernels(rank: RankRun) -> list[result.KernelResult]:

@@ -60,11 +60,12 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Unions:
-    """The three unions of a timeline, and each communication's share of exposed time."""
+    """The unions of a timeline, and each communication's share of exposed time."""
 
     compute: Intervals
     comm: Intervals
     copy: Intervals
+    busy: Intervals
     rows: NDArray[np.intp]  # the communication events
     share_start: Ints
     share_end: Ints
@@ -75,10 +76,12 @@ def unions(timeline: Timeline) -> Unions:
     rows = np.flatnonzero(timeline.event_class == COMMUNICATION)
     # An instant with several collectives in flight belongs to the one that started first.
     share_start, share_end = first_started(timeline.start[rows], timeline.end[rows])
+    compute, comm, copy = (timeline.of_class(c) for c in (COMPUTE, COMMUNICATION, COPY))
     return Unions(
-        timeline.of_class(COMPUTE),
-        timeline.of_class(COMMUNICATION),
-        timeline.of_class(COPY),
+        compute,
+        comm,
+        copy,
+        union_of(compute, comm, copy),
         rows,
         share_start,
         share_end,

@@ -8,16 +8,25 @@ from tracelens.model.result import Breakdown, Partition
 from tracelens.operations import OPERATIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.idle import IdleCauses
     from tracelens.intervals import Ints
 
 
-def of_mean_step(mean: Partition | None, steps: int, split: Ints | None) -> Breakdown | None:
+def of_mean_step(
+    mean: Partition | None,
+    steps: int,
+    split: Ints | None,
+    idle: Sequence[IdleCauses | None] = (),
+) -> Breakdown | None:
     """Split exposed communication into waiting, transfer and what cannot be split.
 
     Args:
         mean: The partition of the mean step.
         steps: How many steps it is the mean of.
         split: Sums over these steps, from `waiting.exposed_wait`; None or all 0 if nothing matched.
+        idle: Causes of idle time of these steps; none for a CPU run.
     """
     if mean is None:
         return None
@@ -27,13 +36,14 @@ def of_mean_step(mean: Partition | None, steps: int, split: Ints | None) -> Brea
     for op, exposed in mean.exposed_by_op_ns.items():
         code = OPERATIONS.index(op)
         matched = round(int(split[count + code]) / steps) if split is not None else 0
-        if abs(matched - exposed) <= 1:
-            matched = exposed  # both are rounded: one nanosecond is no unmatched call
+        if matched and abs(matched - exposed) <= len(mean.exposed_by_op_ns):
+            matched = exposed  # both are rounded, and one of them closes the sum: no unmatched call
         matched = min(matched, exposed)
         wait = min(round(int(split[code]) / steps), matched) if split is not None else 0
         waited += wait
         _add(transfer, op, matched - wait)
         _add(unsplit, op, exposed - matched)
+    host, dependency = _idle(mean, steps, idle)
     return Breakdown(
         window_ns=mean.window_ns,
         compute_ns=mean.compute_ns,
@@ -42,10 +52,23 @@ def of_mean_step(mean: Partition | None, steps: int, split: Ints | None) -> Brea
         exposed_unsplit_by_op_ns=unsplit,
         bubble_ns=None,
         exposed_copy_ns=mean.exposed_copy_ns,
-        idle_host_ns=None,
-        idle_dependency_ns=None,
-        idle_unknown_ns=mean.idle_ns,
+        idle_host_ns=host,
+        idle_dependency_ns=dependency,
+        idle_unknown_ns=mean.idle_ns - (host or 0) - (dependency or 0),
     )
+
+
+def _idle(
+    mean: Partition, steps: int, idle: Sequence[IdleCauses | None]
+) -> tuple[int | None, int | None]:
+    known = [causes for causes in idle if causes is not None]
+    if not known:
+        return None, None
+    host = min(round(sum(causes.host_ns for causes in known) / steps), mean.idle_ns)
+    rest = mean.idle_ns - host
+    dependency = round(sum(causes.dependency_ns for causes in known) / steps)
+    # Both are rounded: one nanosecond more than there is, or left over, is no third cause.
+    return host, rest if abs(rest - dependency) <= 1 else min(dependency, rest)
 
 
 def _add(parts: dict[str, int], op: str, time: int) -> None:

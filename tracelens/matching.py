@@ -30,6 +30,7 @@ UNMATCHED = -1
 _POINT_TO_POINT = [CODE[name] for name in (operations.SEND, operations.RECV, operations.SEND_RECV)]
 _LONGEST_DIFF = 400  # SequenceMatcher is quadratic
 _MOST_SHIFT = 32
+_SAME = ["op", "seq", "dtype", "elements"]
 
 Signature = tuple[int, str, int]
 
@@ -41,10 +42,15 @@ def match(table: OperationsTable) -> Ints:
         One number per row of `table.frame`, `UNMATCHED` for rows no other rank's row belongs to.
     """
     frame = table.frame
+    # An all-to-all's sizes may differ from rank to rank.
+    uneven = (frame["op"] == CODE[operations.ALL_TO_ALL]).to_numpy()
+    frame = frame.assign(elements=frame["elements"].mask(uneven, NONE))
     instance = np.full(len(frame), UNMATCHED)
+    # A group whose rank list is unknown may be several groups of one name.
+    known = [group.index for group in table.groups if group.ranks is not None]
     timed = (frame["start"].to_numpy(np.int64) != NONE) & ~frame["op"].isin(_POINT_TO_POINT)
     following = 0
-    for _, rows in frame[timed].groupby("group", sort=True):
+    for _, rows in frame[timed & frame["group"].isin(known)].groupby("group", sort=True):
         if rows["rank"].nunique() > 1:
             for members in _instances(rows):
                 instance[members] = following
@@ -55,7 +61,7 @@ def match(table: OperationsTable) -> Ints:
 def _instances(rows: pd.DataFrame) -> Iterator[list[int]]:
     """Yield the frame rows of each instance that at least two ranks took part in."""
     if _numbered(rows):
-        groups: Any = rows.groupby(["op", "seq", "elements"], sort=True).groups.values()
+        groups: Any = rows.groupby(_SAME, sort=True).groups.values()
         yield from (list(members) for members in groups if len(members) > 1)
         return
     for _, block in rows.groupby(["cycle", "step_number"], sort=True):
@@ -66,7 +72,7 @@ def _numbered(rows: pd.DataFrame) -> bool:
     """Tell whether every call has a sequence number and no rank uses one twice."""
     if (rows["seq"].to_numpy(np.int64) == NONE).any():
         return False
-    return not rows.duplicated(["rank", "op", "seq", "elements"]).any()
+    return not rows.duplicated(["rank", *_SAME]).any()
 
 
 def _by_order(block: pd.DataFrame) -> Iterator[list[int]]:

@@ -24,6 +24,7 @@ from tracelens.attribution import (
 from tracelens.communication import COMMUNICATION, Operation, identify
 from tracelens.dtypes import item_size, standard_name
 from tracelens.groups import Group, Groups
+from tracelens.idle import IdleCauses, idle_causes
 from tracelens.model.trace import NONE
 from tracelens.operations import ALL_TO_ALL, CODE, OPERATIONS
 from tracelens.theory.collectives import full_elements, message_factor, wire_factor
@@ -52,6 +53,7 @@ class StepReduction:
     low: int
     high: int
     partition: Partition
+    idle: IdleCauses | None
 
 
 @dataclass(slots=True)
@@ -124,6 +126,7 @@ class _View:
     rows: np.ndarray[Any, np.dtype[np.intp]]
     timeline: Timeline
     launch: Ints
+    launch_end: Ints
     owner: Ints
 
 
@@ -159,9 +162,17 @@ def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
             identified.event_op[rows],
             kernel[rows],
         )
-        launch = events["launch"].to_numpy()[rows]
+        launch, launch_end = (events[n].to_numpy()[rows] for n in ("launch", "launch_end"))
         views.append(
-            _View(int(process), int(device), rows, timeline, launch, identified.owner[rows])
+            _View(
+                int(process),
+                int(device),
+                rows,
+                timeline,
+                launch,
+                launch_end,
+                identified.owner[rows],
+            )
         )
     return views
 
@@ -175,7 +186,7 @@ def _host_view(trace: RankTrace) -> tuple[list[_View], list[Operation]]:
         if operation.event is not None:
             owner[operation.event] = index
     rows = np.arange(len(host.start))
-    view = _View(trace.info.process, 0, rows, timeline, host.launch, owner)
+    view = _View(trace.info.process, 0, rows, timeline, host.launch, host.launch, owner)
     return ([view] if len(host.start) else []), host.operations
 
 
@@ -264,7 +275,7 @@ class _Reducer:
         reductions = []
         if windows is not None:
             self._per_step(view, parts, windows)
-            reductions = self._steps(timeline, parts, windows)
+            reductions = self._steps(view, parts, windows)
         return DeviceReduction(
             process=view.process,
             device=view.device,
@@ -283,9 +294,7 @@ class _Reducer:
             return steps.host_windows(self.marks, timeline.start, view.launch)
         return steps.device_windows(self.marks, timeline.start, timeline.end, view.launch)
 
-    def _steps(
-        self, timeline: Timeline, parts: Unions, windows: steps.Windows
-    ) -> list[StepReduction]:
+    def _steps(self, view: _View, parts: Unions, windows: steps.Windows) -> list[StepReduction]:
         lost_in = steps.launching_step(self.marks, self.lost)
         lost_per_step = [int((lost_in == index).sum()) for index in range(len(self.marks))]
         periods = np.append(np.diff(self.marks.start), self.marks.end[-1] - self.marks.start[-1])
@@ -295,13 +304,21 @@ class _Reducer:
         for index in self.kept:
             number = self.marks.number[index]
             low, high = int(windows.low[index]), int(windows.high[index])
-            cut = partition(
-                timeline, parts, low, high, launches_without_record=lost_per_step[index]
-            )
-            complete = high > low and not lost_per_step[index] and not self._cut_here(index)
-            occurrence = self.marks.occurrence[index]
+            lost = lost_per_step[index]
+            cut = partition(view.timeline, parts, low, high, launches_without_record=lost)
             result.append(
-                StepReduction(number, occurrence, complete, int(periods[index]), low, high, cut)
+                StepReduction(
+                    step=number,
+                    occurrence=self.marks.occurrence[index],
+                    complete=high > low and not lost and not self._cut_here(index),
+                    period_ns=int(periods[index]),
+                    low=low,
+                    high=high,
+                    partition=cut,
+                    idle=None
+                    if self.is_host
+                    else idle_causes(view.timeline, parts, view.launch_end, low, high),
+                )
             )
         return result
 

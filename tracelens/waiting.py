@@ -102,12 +102,11 @@ class _Measure:
         none = np.full(count, NONE)
         result = Waiting(self.clocks, self.instance, none, none.copy(), none.copy())
         aligned = np.isin(self.rank, list(self.clocks.offset_ns))
-        rows = np.flatnonzero((self.instance != UNMATCHED) & aligned)
+        rows, which = self._comparable(np.flatnonzero((self.instance != UNMATCHED) & aligned))
         if not len(rows):
             return result
         offsets = np.array([self.clocks.offset_ns[int(rank)] for rank in self.rank[rows]])
         start, end = self.start[rows] - offsets, self.end[rows] - offsets
-        _, which = np.unique(self.instance[rows], return_inverse=True)
         first = np.full(which.max() + 1, np.iinfo(np.int64).max)
         last = np.full(which.max() + 1, np.iinfo(np.int64).min)
         np.minimum.at(first, which, start)
@@ -118,6 +117,14 @@ class _Measure:
         self._blame(result, rows, which, start)
         return result
 
+    def _comparable(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Keep the rows of instances with two members on one time line; number the instances."""
+        lines = np.array([self.clocks.component[int(rank)] for rank in self.rank[rows]], np.int64)
+        keys = self.instance[rows] * len(self.clocks.component) + lines
+        _, which, count = np.unique(keys, return_inverse=True, return_counts=True)
+        shared = count[which] > 1
+        return rows[shared], which[shared]
+
     def _blame(self, result: Waiting, rows: Ints, which: Ints, start: Ints) -> None:
         """Charge each instance's waiting to its last member; ties are nobody's."""
         order = np.lexsort((start, which))
@@ -126,8 +133,6 @@ class _Measure:
         caused: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         for low, high in itertools.pairwise(bounds):
             members = rows[order[low:high]]
-            if high - low < 2:
-                continue
             group = int(groups[members[0]])
             size = self.table.groups[group].size
             result.members[group] = max(result.members.get(group, 0), int(high - low))

@@ -127,12 +127,14 @@ def _link(events: pd.DataFrame, calls: pd.DataFrame, collector: Collector) -> pd
     at = np.where(inside, at, 0)
     linked = inside & (keys[at] == wanted) if len(keys) else np.zeros(len(wanted), bool)
     call = order[at] if len(keys) else at
-    start, thread = calls["start"].to_numpy(), calls["thread"].to_numpy()
-    return events.assign(
-        process=process,
-        launch=np.where(linked, start[call], NONE) if len(keys) else NONE,
-        launch_thread=np.where(linked, thread[call], NONE) if len(keys) else NONE,
-    )
+    found = {
+        target: np.where(linked, calls[source].to_numpy()[call], NONE) if len(keys) else NONE
+        for target, source in _LAUNCH_COLUMNS
+    }
+    return events.assign(process=process, **found)
+
+
+_LAUNCH_COLUMNS = (("launch", "start"), ("launch_end", "end"), ("launch_thread", "thread"))
 
 
 def _device_kind(facts: Header, events: pd.DataFrame, calls: pd.DataFrame) -> str:

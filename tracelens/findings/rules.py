@@ -140,10 +140,42 @@ def waiting_for_late_ranks(evidence: Evidence) -> Iterator[Finding]:
             "share_of_wait_pct": 100 * share if late else None,
         },
         saving_ns_per_step=round(wait * share) if late else wait,
-        advice=f"compare {who} with the others: compute time, clocks and heat, data loading, host"
-        if late
-        else "no rank causes most of it: look for uneven batches, data loading and host jitter",
+        advice=_advice_on(late, who),
         links=["stability"],
+    )
+
+
+def _advice_on(late: list[Straggler], who: str) -> str:
+    if not late:
+        return "no rank causes most of it: look for uneven batches, data loading and host jitter"
+    known = {straggler.cause for straggler in late}
+    if known == {"host"}:
+        return (
+            f"the device of {who} idles until its host launches: look there for data loading, "
+            "Python, garbage collection, other processes on the CPU"
+        )
+    if known == {"compute"}:
+        return f"{who} compute longer: look for clocks and heat, uneven batches, uneven layers"
+    return f"compare {who} with the others: compute time, clocks and heat, data loading, host"
+
+
+@rule
+def waiting_for_the_host(evidence: Evidence) -> Iterator[Finding]:
+    """Name idle time in which the device had nothing queued."""
+    step = evidence.step_ns
+    idle = [b.idle_host_ns for b in evidence.breakdowns if b.idle_host_ns is not None]
+    host = round(sum(idle) / len(idle)) if idle else 0
+    if not step or host <= _HIGH_SHARE * step:
+        return
+    yield Finding(
+        id="waiting-for-the-host",
+        severity="high" if host > 2 * _HIGH_SHARE * step else "medium",
+        title=f"The device waits for the host {100 * host / step:.3g} % of a step",
+        evidence={"idle_host_ns_per_step": host, "step_ns": step},
+        saving_ns_per_step=host,
+        advice="give the host less to do per kernel: a larger batch, `torch.compile`, CUDA graphs; "
+        "and look for data loading, `.item()` and other synchronising calls",
+        links=["step"],
     )
 
 

@@ -375,13 +375,18 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank the others wait for; `share_of_wait_pct` is its share of all waiting in the run."""
+    """A rank the others wait for.
+
+    `share_of_wait_pct` is its share of all waiting in the run; `cause` is what its mean step has
+    more of than the others': host (idle until the host launches), compute, or None.
+    """
 
     rank: int
     late_in_pct: float
     mean_late_ns: int
     wait_caused_ns: int
     share_of_wait_pct: float | None = None
+    cause: str | None = None  # host | compute
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,8 @@ DEVICE_EVENTS = {
     "kind": NAME,  # kernel | copy | memset
     "correlation": INT,
     "external_id": INT,
-    "launch": INT,  # host time of the launching call
+    "launch": INT,  # host time at which the launching call began
+    "launch_end": INT,  # ... and at which it returned
     "launch_thread": INT,
     "copy_bytes": INT,
     "graph": INT,  # CUDA graph id, NONE outside graphs
