@@ -123,7 +123,11 @@ def collectives_section(analysis: Analysis) -> Section:
         notes.append("Their time per step is not known: no complete step was recorded.")
     if len(timed) > _MOST_BARS:
         notes.append(f"The figure shows the {_MOST_BARS} most exposed of {len(timed)}.")
-    blocks = [Block(collective_table(rows), figure)]
+    in_steps = [row for row in rows if row.calls_per_step != 0] or rows
+    if len(in_steps) < len(rows):
+        left = words.plural(len(rows) - len(in_steps), "row")
+        notes.append(f"Left out: {left} of collectives that ran outside complete steps only.")
+    blocks = [Block(collective_table(in_steps), figure)]
     return Section("collectives", nav, title, _lead(rows), blocks, notes)
 
 
@@ -148,8 +152,8 @@ def _coverage(rows: list[CollectiveRow]) -> str:
     if not without:
         return "Bytes are known for every call."
     return (
-        f"Bytes are known for {count(round(calls - without))} of {count(round(calls))} calls of "
-        "an average rank; the notices say why."
+        f"Over the whole recording, bytes are known for {count(round(calls - without))} of "
+        f"{count(round(calls))} calls of an average rank; the notices say why."
     )
 
 
