@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens import latency
 from tracelens.dtypes import item_size
 from tracelens.model.result import CollectiveResult, GroupResult, RankVolume, StepBytes
 from tracelens.model.trace import NONE
@@ -15,6 +16,7 @@ from tracelens.operations import OPERATIONS
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.latency import Fit
     from tracelens.model.result import Confidence
     from tracelens.operations_table import MergedGroup, OperationsTable
     from tracelens.waiting import Waiting
@@ -60,16 +62,24 @@ def collective_results(
 ) -> list[CollectiveResult]:
     """Aggregate all operations; numbers are means per member rank that is present."""
     frame = table.frame.assign(kind=kinds, wait_ns=waiting.wait_ns)
+    fits = latency.fit_all(frame, waiting.wait_ns) if waiting.times_are_the_devices else {}
     results = []
     for key, rows in frame.groupby(["group", "op", "dtype", "kind"]):
         group, op, dtype, kind = (str(part) for part in key)
         merged = table.groups[int(group)]
-        results.append(_collective(table, merged, OPERATIONS[int(op)], dtype, kind, rows))
+        fitted = fits.get((int(group), int(op)))
+        results.append(_collective(table, merged, OPERATIONS[int(op)], dtype, kind, rows, fitted))
     return sorted(results, key=lambda c: (-(c.exposed_ns or 0), -(c.time_ns or 0), c.group, c.op))
 
 
 def _collective(
-    table: OperationsTable, group: MergedGroup, op: str, dtype: str, kind: str, rows: pd.DataFrame
+    table: OperationsTable,
+    group: MergedGroup,
+    op: str,
+    dtype: str,
+    kind: str,
+    rows: pd.DataFrame,
+    fitted: Fit | None,
 ) -> CollectiveResult:
     members = _members(table, group, rows)
     steps = sum(table.complete_steps[rank] for rank in members)
@@ -99,8 +109,8 @@ def _collective(
         transfer_ns=split.transfer_ns,
         busbw_gbps=split.busbw_gbps,
         algbw_gbps=split.algbw_gbps,
-        alpha_us=None,
-        beta_gbps=None,
+        alpha_us=fitted.alpha_us if fitted else None,
+        beta_gbps=fitted.beta_gbps if fitted else None,
         by_rank={rank: _of_rank(rows[rows["rank"] == rank]) for rank in members},
         sources=sorted(set(rows["source"])),
         kind=kind,

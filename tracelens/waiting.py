@@ -50,6 +50,7 @@ class Waiting:
         cut: Per row, on the rank's own clock, when the last member arrived.
         late_ns: Per row, how long after the first member this one arrived; `NONE` if unmatched.
         incomplete: Instances in which members had no trace.
+        times_are_the_devices: False for a CPU run, whose times depend on who gets a core.
         caused: Per group and rank, the waiting of others in instances it was the last to enter.
         members: Per group, the ranks that took part.
         latest_in: Per rank, the instances it was the last to enter.
@@ -63,6 +64,7 @@ class Waiting:
     cut: Ints
     late_ns: Ints
     incomplete: int = 0
+    times_are_the_devices: bool = True
     caused: dict[int, dict[int, int]] = field(default_factory=dict)
     members: dict[int, int] = field(default_factory=dict)
     latest_in: dict[int, int] = field(default_factory=dict)
@@ -74,7 +76,10 @@ def observe(run: Run, table: OperationsTable) -> Waiting:
     """Match all ranks' collectives and measure who waited, and for whom."""
     instance = match(table)
     clocks = _one_clock(run, table) or align(table.frame, instance)
-    return _Measure(table, instance, clocks).result()
+    result = _Measure(table, instance, clocks).result()
+    kinds = {cycle.info.device_kind for rank in run.counted for cycle in rank.cycles}
+    result.times_are_the_devices = kinds != {"cpu"}
+    return result
 
 
 def _one_clock(run: Run, table: OperationsTable) -> Clocks | None:

@@ -122,3 +122,23 @@ def test_a_cpu_run_of_300_ranks_names_the_missing_ones(traces_folder: Path) -> N
     assert len(result.run.ranks_missing) == 299
     [missing] = [n for n in result.notices if n.code == "missing-ranks"]
     assert "(0-33, 35-299)" in missing.message
+
+
+def test_latency_and_bandwidth_of_nvlink(traces_folder: Path) -> None:
+    """8 x H100: one way 450 GB/s at most, and some 20 us until the first byte."""
+    for collective in analysed(traces_folder, "zero2-nanogpt-8xh100").collectives:
+        assert collective.alpha_us is not None
+        assert collective.beta_gbps is not None
+        assert 10 < collective.alpha_us < 40
+        assert 200 < collective.beta_gbps < 450
+    for collective in analysed(traces_folder, "tp8-megatron-8xa100").collectives:
+        assert collective.alpha_us is None  # two sizes are no line
+
+
+def test_hosts_that_launch_late_are_named(traces_folder: Path) -> None:
+    late = analysed(traces_folder, "tp8-megatron-8xa100")
+    assert [(s.rank, s.cause) for s in late.stragglers] == [(0, "host"), (6, "host")]
+    assert late.findings[0].id == "waiting-for-late-ranks"
+    alone = analysed(traces_folder, "ddp-resnet50-2xa100")
+    assert alone.findings[0].id == "waiting-for-the-host"
+    assert alone.ranks[0].clock_offset_ns is None

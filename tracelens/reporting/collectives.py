@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.reporting import words
 from tracelens.reporting.content import Bars, Block, Cell, Column, Figure, Section, Series, Table
-from tracelens.reporting.numbers import UNKNOWN, count, ms, number, share, size_unit
+from tracelens.reporting.numbers import UNKNOWN, count, ms, number, share, size, size_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,6 +123,7 @@ def collectives_section(analysis: Analysis) -> Section:
         notes.append("Their time per step is not known: no complete step was recorded.")
     if len(timed) > _MOST_BARS:
         notes.append(f"The figure shows the {_MOST_BARS} most exposed of {len(timed)}.")
+    notes += _fits(analysis)
     in_steps = [row for row in rows if row.calls_per_step != 0] or rows
     if len(in_steps) < len(rows):
         left = words.plural(len(rows) - len(in_steps), "row")
@@ -155,6 +156,21 @@ def _coverage(rows: list[CollectiveRow]) -> str:
         f"Over the whole recording, bytes are known for {count(round(calls - without))} of "
         f"{count(round(calls))} calls of an average rank; the notices say why."
     )
+
+
+def _fits(analysis: Analysis) -> list[str]:
+    """Say from which size on a call is bound by bandwidth: the half-bandwidth size alpha x beta."""
+    groups = {group.id: group for group in analysis.groups}
+    fitted = {
+        words.collective(c.op, groups.get(c.group)): (c.alpha_us, c.beta_gbps)
+        for c in analysis.collectives
+        if c.alpha_us is not None and c.beta_gbps is not None
+    }
+    return [
+        f"{words.upper_first(label)}: a call takes {number(alpha)} µs plus its wire bytes at "
+        f"{number(beta)} GB/s, so below {size(1000 * alpha * beta)} it is bound by latency."
+        for label, (alpha, beta) in sorted(fitted.items())[:_MOST_BARS]
+    ]
 
 
 def collective_table(rows: list[CollectiveRow]) -> Table:
