@@ -15,6 +15,7 @@ from tracelens import (
     collectives,
     operations_table,
     parallelism,
+    pipeline,
     roles,
     traffic,
     verdict,
@@ -71,6 +72,7 @@ def analyse(
         for rank in run.ranks
     ]
     rows = collectives.collective_results(table, kinds, waits)
+    pipes = pipeline.observe(run, table, concluded.role, waits.clocks)
     late = causes.explained(waiting.stragglers(waits, _recorded(run)), ranks)
     facts = _facts(run)
     hosts = {rank.rank: rank.cycles[0].info.host for rank in run.ranks}
@@ -79,7 +81,7 @@ def analyse(
         tool=result.Tool("tracelens", __version__),
         source=source,
         run=facts,
-        summary=verdict.summarise(facts, ranks, compared, layout.parameters, rows),
+        summary=verdict.summarise(facts, ranks, compared, layout.parameters, rows, pipes),
         budgets=[],
         comparison=None,
         notices=_sorted_notices(
@@ -96,7 +98,7 @@ def analyse(
         collectives=rows,
         parallelism=layout,
         volumes=compared,
-        pipeline=None,
+        pipeline=pipes,
         lateness=waiting.lateness(table, waits),
         stragglers=late,
         findings=find(ranks, compared, found.framework, late),

@@ -35,8 +35,9 @@ def of_mean_step(
     waited, transfer, unsplit = 0, dict[str, int](), dict[str, int]()
     for op, exposed in mean.exposed_by_op_ns.items():
         code = OPERATIONS.index(op)
-        matched = round(int(split[count + code]) / steps) if split is not None else 0
-        if matched and abs(matched - exposed) <= len(mean.exposed_by_op_ns):
+        in_all = int(split[count + code]) if split is not None else 0
+        matched = round(in_all / steps)
+        if in_all and abs(matched - exposed) <= len(mean.exposed_by_op_ns):
             matched = exposed  # both are rounded, and one of them closes the sum: no unmatched call
         matched = min(matched, exposed)
         wait = min(round(int(split[code]) / steps), matched) if split is not None else 0

@@ -21,12 +21,13 @@ from tracelens.attribution import (
     partition,
     unions,
 )
-from tracelens.communication import COMMUNICATION, Operation, identify
+from tracelens.communication import COMMUNICATION, COMPUTE, Operation, identify
 from tracelens.dtypes import item_size, standard_name
 from tracelens.groups import Group, Groups
 from tracelens.idle import IdleCauses, idle_causes
+from tracelens.intervals import union
 from tracelens.model.trace import NONE
-from tracelens.operations import ALL_TO_ALL, CODE, OPERATIONS
+from tracelens.operations import ALL_TO_ALL, CODE, OPERATIONS, RECV, SEND
 from tracelens.theory.collectives import full_elements, message_factor, wire_factor
 
 if TYPE_CHECKING:
@@ -54,6 +55,16 @@ class StepReduction:
     high: int
     partition: Partition
     idle: IdleCauses | None
+    work: Work | None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Compute that a step launched before its optimizer: from `first` to `last`, `work_ns` long."""
+
+    first: int
+    last: int
+    work_ns: int
 
 
 @dataclass(slots=True)
@@ -207,6 +218,7 @@ class _Reducer:
         self.place[self.kept] = np.arange(len(self.kept))
         self.is_host = not len(trace.device_events)
         self.lost = _lost_launches(trace)
+        self.optimizers = _optimizer_starts(trace)
         count = len(found)
         self.step = np.full(count, steps.BEFORE)
         self.time, self.exposed = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -318,9 +330,37 @@ class _Reducer:
                     idle=None
                     if self.is_host
                     else idle_causes(view.timeline, parts, view.launch_end, low, high),
+                    work=self._work(view, windows, index),
                 )
             )
         return result
+
+    def _work(self, view: _View, windows: steps.Windows, index: int) -> Work | None:
+        """Return the step's compute without the optimizer's: forward and backward.
+
+        A stage that receives first has nothing to work on before that: what it computes earlier
+        (zeroing gradients, while other stages still are in their last step) is no forward.
+        """
+        begins = self.optimizers[np.searchsorted(self.optimizers, self.marks.start[index])]
+        mine = (windows.step_of == index) & (view.timeline.event_class == COMPUTE)
+        launched = (view.launch >= self._first_receive(index)) & (view.launch < begins)
+        mine &= (view.launch == NONE) | launched
+        if not mine.any():
+            return None
+        start, end = view.timeline.start[mine], view.timeline.end[mine]
+        if self.is_host:  # merged intervals of operators can reach into the optimizer
+            end = np.minimum(end, begins)
+        return Work(int(start.min()), int(end.max()), union(start, end).length)
+
+    def _first_receive(self, index: int) -> int:
+        """Return the launch of a step's first message if it is a receive, else the step's start."""
+        mine = [
+            (operation.launch, operation.op)
+            for operation, step in zip(self.found, self.step, strict=True)
+            if step == index and operation.op in (SEND, RECV) and operation.launch is not None
+        ]
+        launch, op = min(mine, default=(int(self.marks.start[index]), SEND))
+        return launch if op == RECV else int(self.marks.start[index])
 
     def _cut_here(self, index: int) -> bool:
         """Tell whether a file that ends early may lack events of this step."""
@@ -464,9 +504,19 @@ def _operation_row(
         operation.functional,
         operation.mark,
         _or_none(operation.dimensions),
-        _or_none(operation.peer if operation.peer is not None else operation.root),
+        _or_none(_peer(operation, group)),
         _or_none(operation.seq),
     )
+
+
+def _peer(operation: Operation, group: Group) -> int | None:
+    """Return the global rank at the other end of a message; records may name its group rank."""
+    if operation.peer is not None or operation.op not in (SEND, RECV):
+        return operation.peer
+    known = operation.root is not None and group.ranks is not None
+    if not known or not 0 <= (operation.root or 0) < len(group.ranks or ()):
+        return None
+    return (group.ranks or ())[operation.root or 0]
 
 
 def _or_none(value: int | None) -> int:
@@ -521,6 +571,14 @@ def _lost_launches(trace: RankTrace) -> Ints:
     lost = launches & ~np.isin(correlation, trace.device_events["correlation"].to_numpy())
     times: Ints = calls["start"].to_numpy()[lost]
     return times
+
+
+def _optimizer_starts(trace: RankTrace) -> Ints:
+    """Return when `Optimizer.step` ranges begin, ascending, and after them the end of time."""
+    names = trace.marks["name"].cat
+    codes = [code for code, n in enumerate(names.categories) if str(n).startswith("Optimizer.step")]
+    starts = trace.marks["start"].to_numpy()[np.isin(names.codes.to_numpy(), codes)]
+    return np.append(np.sort(starts), np.iinfo(np.int64).max)
 
 
 def _backend(trace: RankTrace) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracelens.model.result import Metric, Summary
 from tracelens.operations import named
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MUCH_EXPOSED_PCT = 10.0
 _WELL_OVERLAPPED_PCT = 70.0
+_BUBBLE_OVER_THEORY = 0.05
 
 
 def summarise(
@@ -30,6 +31,7 @@ def summarise(
     volumes: Volumes,
     parameters: Parameters,
     collectives: list[CollectiveResult],
+    pipeline: dict[str, Any] | None,
 ) -> Summary:
     """Build the summary; every number in it is also elsewhere in the result."""
     devices = [device for rank in ranks if rank.in_means for device in rank.devices]
@@ -38,14 +40,18 @@ def summarise(
         _step_time(devices),
         _exposed(means),
         _overlap(means),
-        Metric("bubble_pct", "Pipeline bubble", None, "%", detail=_bubble_detail(collectives)),
+        _bubble(pipeline, collectives),
         _volume_ratio(volumes),
     ]
     statuses = [metric.status for metric in metrics]
     status = _worst(statuses, volumes, run)
     waits = [d.breakdown.wait_ns for d in devices if d.breakdown and d.breakdown.wait_ns]
     wait = sum(waits) / len(means) if waits else 0.0
-    clauses = (_time_clause(run, means, wait), _volume_clause(volumes, parameters))
+    clauses = (
+        _time_clause(run, means, wait),
+        _bubble_clause(pipeline),
+        _volume_clause(volumes, parameters),
+    )
     return Summary(" ".join(clause for clause in clauses if clause), status, metrics)
 
 
@@ -86,10 +92,18 @@ def _overlap(means: list[Partition]) -> Metric:
     return Metric("overlap_pct", label, value, "%", None, status, detail)
 
 
-def _bubble_detail(collectives: list[CollectiveResult]) -> str:
-    if any(c.op in ("send", "recv") for c in collectives):
-        return "this version does not measure it"
-    return "no pipeline traffic"
+def _bubble(pipeline: dict[str, Any] | None, collectives: list[CollectiveResult]) -> Metric:
+    label = "Pipeline bubble"
+    measured = pipeline["bubble"]["measured"] if pipeline else None
+    if pipeline is None or measured is None:
+        messages = any(c.op in ("send", "recv") for c in collectives)
+        detail = "stages could not be told" if messages else "no pipeline traffic"
+        return Metric("bubble_pct", label, None, "%", detail=detail)
+    theory = pipeline["bubble"]["theory"]
+    status: Status = "ok" if measured - theory <= _BUBBLE_OVER_THEORY else "warn"
+    shape = f"{pipeline['stages']} stages, {pipeline['microbatches']} micro-batches"
+    detail = f"predicted {100 * theory:.3g} % for {shape}"
+    return Metric("bubble_pct", label, 100 * measured, "%", None, status, detail)
 
 
 def _volume_ratio(volumes: Volumes) -> Metric:
@@ -150,6 +164,14 @@ def _most_exposed(means: list[Partition]) -> str | None:
 
 def _ms(ns: float) -> str:
     return f"{ns / 1e6:.3g} ms" if ns < 1e9 else f"{ns / 1e9:.3g} s"
+
+
+def _bubble_clause(pipeline: dict[str, Any] | None) -> str:
+    measured = pipeline["bubble"]["measured"] if pipeline else None
+    if pipeline is None or measured is None:
+        return ""
+    theory = pipeline["bubble"]["theory"]
+    return f"The pipeline bubble is {100 * measured:.3g} % (theory: {100 * theory:.3g} %)."
 
 
 def _volume_clause(volumes: Volumes, parameters: Parameters) -> str:
