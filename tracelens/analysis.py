@@ -101,7 +101,7 @@ def analyse(
         pipeline=pipes,
         lateness=waiting.lateness(table, waits),
         stragglers=late,
-        findings=find(ranks, compared, found.framework, late),
+        findings=find(ranks, compared, found.framework, late, pipes),
     )
 
 

@@ -145,3 +145,47 @@ def test_advice_follows_the_cause(cause: str | None, said: str) -> None:
     late = dataclasses.replace(straggler(1), cause=cause)
     [finding] = found(breakdown(wait_ns=20 * MS), late=[late])
     assert said in finding.advice
+
+
+def pipeline(measured: float, micro_batches: int) -> dict[str, object]:
+    bubble = {
+        "theory": 0.2,
+        "measured": measured,
+        "warmup_ns": 3 * MS,
+        "steady_ns": 4 * MS,
+        "cooldown_ns": 5 * MS,
+        "imbalance_ns": MS,
+    }
+    return {"stages": 4, "microbatches": micro_batches, "bubble": bubble}
+
+
+def found_with(pipe: dict[str, object]) -> list[Finding]:
+    sent = breakdown(exposed_unsplit_by_op_ns={"recv": 20 * MS, "all_reduce": 20 * MS})
+    return find([rank_with(0, sent)], quiet(), None, [], pipe)
+
+
+@pytest.mark.parametrize(
+    ("measured", "severity"), [(0.1, None), (0.11, "medium"), (0.2, "medium"), (0.21, "high")]
+)
+def test_a_bubble_by_its_share(measured: float, severity: str | None) -> None:
+    result = {finding.id: finding for finding in found_with(pipeline(measured, 12))}
+    assert "exposed-all-reduce" in result
+    assert "exposed-recv" not in result
+    assert (result["pipeline-bubble"].severity if severity else None) == severity
+    assert ("pipeline-bubble" in result) == (severity is not None)
+
+
+@pytest.mark.parametrize(
+    ("measured", "micro_batches", "said"),
+    [
+        (0.22, 8, "more micro-batches: with 16 theory gives 15.8 %"),
+        (0.3, 16, "balance the stages"),
+        (0.22, 16, "interleave stages"),
+    ],
+)
+def test_advice_on_a_bubble(measured: float, micro_batches: int, said: str) -> None:
+    [bubble] = [
+        f for f in found_with(pipeline(measured, micro_batches)) if f.id == "pipeline-bubble"
+    ]
+    assert said in bubble.advice
+    assert bubble.saving_ns_per_step == 12 * MS
