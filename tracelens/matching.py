@@ -107,14 +107,33 @@ def _pairs(
     reference: list[Signature], own: list[Signature], *, from_end: bool
 ) -> Iterator[tuple[int, int]]:
     """Yield (index in the reference, index in the rank's own calls) of equal calls."""
-    if reference == own:
-        yield from ((i, i) for i in range(len(own)))
-    elif from_end or max(len(reference), len(own)) > _LONGEST_DIFF:
-        yield from _shifted(reference, own, from_end=from_end)
-    else:
-        matcher = SequenceMatcher(None, reference, own, autojunk=False)
-        for block in matcher.get_matching_blocks():
-            yield from ((block.a + i, block.b + i) for i in range(block.size))
+    if reference != own and from_end:
+        yield from _shifted(reference, own, from_end=True)
+        return
+    # Layers repeat their sizes: what agrees at both ends is no matter for a diff, which takes the
+    # longest run wherever it stands.
+    head = _common(reference, own)
+    tail = min(_common(reference[::-1], own[::-1]), min(len(reference), len(own)) - head)
+    ends = len(reference) - tail, len(own) - tail
+    yield from ((i, i) for i in range(head))
+    for place, mine in _diff(reference[head : ends[0]], own[head : ends[1]]):
+        yield head + place, head + mine
+    yield from ((ends[0] + i, ends[1] + i) for i in range(tail))
+
+
+def _common(first: list[Signature], second: list[Signature]) -> int:
+    """Count the equal calls two lists begin with."""
+    unlike = (i for i, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1])
+    return next(unlike, min(len(first), len(second)))
+
+
+def _diff(reference: list[Signature], own: list[Signature]) -> Iterator[tuple[int, int]]:
+    if max(len(reference), len(own)) > _LONGEST_DIFF:
+        yield from _shifted(reference, own, from_end=False)
+        return
+    matcher = SequenceMatcher(None, reference, own, autojunk=False)
+    for block in matcher.get_matching_blocks():
+        yield from ((block.a + i, block.b + i) for i in range(block.size))
 
 
 def _shifted(

@@ -53,6 +53,11 @@ NOTICES: dict[str, NoticeKind] = {
     "world-size-conflict": NoticeKind(
         "warning", "the files disagree on the world size ({sizes}); {chosen} is used"
     ),
+    "different-times": NoticeKind(
+        "warning",
+        "the ranks were recorded {minutes} minutes apart: they look like ranks of different runs, "
+        "and nothing across them means anything; give one run at a time",
+    ),
     "no-steps": NoticeKind(
         "warning",
         "no step marks (ProfilerStep#N or a repeating range): the whole trace is one window, "

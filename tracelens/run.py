@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tracelens.reduction import RankReduction
 
 _SLOW_FIRST_STEP = 1.2
+_SAME_RUN_NS = 10 * 60 * 10**9  # clocks of hosts may be minutes apart
 
 
 @dataclass(slots=True)
@@ -95,8 +96,18 @@ def assemble(reductions: list[RankReduction], asked: frozenset[int] | None = Non
     if missing:
         notices.append(_missing_notice(missing, world or 0))
     run = Run(ranks, world, missing, duplicated, notices)
+    notices += _apart_in_time(run)
     _decide_means(run)
     return run
+
+
+def _apart_in_time(run: Run) -> list[Notice]:
+    """Say if ranks were recorded at different times: then they are ranks of different runs."""
+    spans = [(r.cycles[0].first_ns, r.cycles[-1].last_ns) for r in run.ranks if r.counted]
+    gap = max(first for first, _ in spans) - min(last for _, last in spans)
+    if gap <= _SAME_RUN_NS:
+        return []
+    return [notice("different-times", minutes=f"{gap / 60e9:,.0f}")]
 
 
 def _by_rank(
@@ -146,8 +157,9 @@ def _world_size(reductions: list[RankReduction], notices: list[Notice]) -> int |
     said = Counter(r.info.world_size for r in reductions if r.info.world_size)
     if not said:
         return None
-    # The most frequent size; among equals the larger one, so that no rank is called missing late.
-    chosen = max(said, key=lambda size: (said[size], size))
+    # The most frequent size that holds every rank; among equals the larger one.
+    highest = max((r.info.rank for r in reductions if r.info.rank is not None), default=0)
+    chosen = max(said, key=lambda size: (size > highest, said[size], size))
     if len(said) > 1:
         sizes = ", ".join(f"{size} in {count} files" for size, count in sorted(said.items()))
         notices.append(notice("world-size-conflict", sizes=sizes, chosen=chosen))

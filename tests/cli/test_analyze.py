@@ -273,3 +273,16 @@ def test_a_user_rule_makes_a_kernel_communication(tmp_path: Path) -> None:
     assert plain["ranks"][0]["devices"][0]["total"]["compute_ns"] == 20_000
     total = ruled["ranks"][0]["devices"][0]["total"]
     assert (total["compute_ns"], total["exposed_by_op_ns"]) == (0, {"all_reduce": 20_000})
+
+
+def test_ranks_of_different_runs_are_said(tmp_path: Path) -> None:
+    moved = json.loads(gzip.decompress((DDP / "rank0.pt.trace.json.gz").read_bytes()))
+    moved["baseTimeNanoseconds"] -= 3600 * 10**9
+    (tmp_path / "rank0.json").write_text(json.dumps(moved))
+    for rank in (1, 2, 3):
+        name = f"rank{rank}.pt.trace.json.gz"
+        (tmp_path / name).write_bytes((DDP / name).read_bytes())
+    result = run("analyze", ".", "-o", "x.md", cwd=tmp_path)
+    assert result.code == 0
+    assert "recorded 60 minutes apart" in result.err
+    assert "different-times" not in run("analyze", DDP, "-o", "y.md", cwd=tmp_path).err
