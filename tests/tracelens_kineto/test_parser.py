@@ -285,12 +285,17 @@ def test_every_schema_gives_the_same_times(name: str) -> None:
 
 
 def absolute(reduction: RankReduction) -> list[StepReduction]:
-    """Return the steps with their windows in absolute time."""
+    """Return the steps with their windows and their work in absolute time."""
     base = reduction.info.base_ns
-    return [
-        dataclasses.replace(step, low=step.low + base, high=step.high + base)
-        for step in reduction.devices[0].steps
-    ]
+    moved = []
+    for step in reduction.devices[0].steps:
+        work = step.work and dataclasses.replace(
+            step.work, first=step.work.first + base, last=step.work.last + base
+        )
+        moved.append(
+            dataclasses.replace(step, low=step.low + base, high=step.high + base, work=work)
+        )
+    return moved
 
 
 @pytest.mark.parametrize("link", ["args", "external", "time"])
