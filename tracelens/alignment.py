@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tracelens.intervals import Ints
 
 # A broadcast's root and a gather's senders need not wait for the others: their ends say little.
-_ENDING_TOGETHER = [
+ENDING_TOGETHER = [
     CODE[name]
     for name in (
         operations.ALL_REDUCE,
@@ -59,7 +59,7 @@ def align(frame: pd.DataFrame, instance: Ints) -> Clocks:
         frame: Operations with `rank`, `op` and absolute `end_ns`.
         instance: The instance of each row, from `matching.match`.
     """
-    rows = (instance != UNMATCHED) & frame["op"].isin(_ENDING_TOGETHER).to_numpy()
+    rows = (instance != UNMATCHED) & frame["op"].isin(ENDING_TOGETHER).to_numpy()
     if not rows.any():
         return Clocks()
     ranks, rank_of = np.unique(frame["rank"].to_numpy(np.int64)[rows], return_inverse=True)

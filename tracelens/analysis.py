@@ -319,6 +319,8 @@ def _clock_notices(waits: waiting.Waiting) -> list[Notice]:
         )
     if len(set(waits.clocks.component.values())) > 1:
         found.append(notice("clocks-apart", count=len(set(waits.clocks.component.values()))))
+    if waits.implausible:
+        found.append(notice("implausible-matches", count=waits.implausible))
     if waits.incomplete:
         found.append(notice("wait-lower-bound", count=waits.incomplete))
     return found

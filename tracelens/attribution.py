@@ -184,8 +184,10 @@ def _sum_by_op(parts: Sequence[dict[str, int]], divisor: int) -> dict[str, int]:
 
 
 def _closed(parts: dict[str, int], total: int) -> dict[str, int]:
-    """Let rounded parts sum to the rounded total: the largest takes the odd nanosecond."""
-    if parts:
-        largest = max(parts, key=lambda name: parts[name])
-        parts[largest] += total - sum(parts.values())
+    """Let rounded parts sum to the rounded total: the largest take the odd nanoseconds."""
+    odd = total - sum(parts.values())
+    for name in sorted(parts, key=lambda name: -parts[name]):
+        change = max(odd, -parts[name])
+        parts[name] += change
+        odd -= change
     return parts

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from tracelens.operations_table import OperationsTable
 
 UNMATCHED = -1
-_POINT_TO_POINT = [CODE[name] for name in (operations.SEND, operations.RECV, operations.SEND_RECV)]
+# Messages have two ends of their own, and an unknown kernel may be a message.
+_NOT_COLLECTIVE = [
+    CODE[name]
+    for name in (operations.SEND, operations.RECV, operations.SEND_RECV, operations.UNKNOWN)
+]
 _LONGEST_DIFF = 400  # SequenceMatcher is quadratic
 _MOST_SHIFT = 32
 _SAME = ["op", "seq", "dtype", "elements"]
@@ -48,7 +52,7 @@ def match(table: OperationsTable) -> Ints:
     instance = np.full(len(frame), UNMATCHED)
     # A group whose rank list is unknown may be several groups of one name.
     known = [group.index for group in table.groups if group.ranks is not None]
-    timed = (frame["start"].to_numpy(np.int64) != NONE) & ~frame["op"].isin(_POINT_TO_POINT)
+    timed = (frame["start"].to_numpy(np.int64) != NONE) & ~frame["op"].isin(_NOT_COLLECTIVE)
     following = 0
     for _, rows in frame[timed & frame["group"].isin(known)].groupby("group", sort=True):
         if rows["rank"].nunique() > 1:
@@ -64,7 +68,7 @@ def _instances(rows: pd.DataFrame) -> Iterator[list[int]]:
         groups: Any = rows.groupby(_SAME, sort=True).groups.values()
         yield from (list(members) for members in groups if len(members) > 1)
         return
-    for _, block in rows.groupby(["cycle", "step_number"], sort=True):
+    for _, block in rows.groupby(["cycle_key", "step_number"], sort=True):
         yield from _by_order(block)
 
 

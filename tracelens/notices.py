@@ -132,6 +132,11 @@ NOTICES: dict[str, NoticeKind] = {
         "info",
         "the ranks fall into {count} sets without a common collective: times compare within a set",
     ),
+    "implausible-matches": NoticeKind(
+        "warning",
+        "{count} matched collective{s} ended on one rank before another had entered: the match is "
+        "wrong, and the time is not split into waiting and transfer",
+    ),
     "wait-unknown": NoticeKind(
         "info",
         "no collective could be matched across ranks (it takes the traces of two ranks of a group, "

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tracelens.reduction import RankReduction
     from tracelens.run import RankRun, Run
 
+_MORE_THAN_STEPS = 1 << 40
 MONITORING_BYTES = 1024
 """Collectives up to this size are norms, flags and losses, no gradients or parameters."""
 
@@ -37,9 +38,10 @@ class OperationsTable:
     """The operations of the counted ranks.
 
     Attributes:
-        frame: The columns of `RankReduction.operations` plus rank, cycle, row (in the cycle),
-            group (index into `groups`), step_number, complete (its step is whole), small (at most
-            1 KiB), start_ns and end_ns (absolute), time_in_mean_ns and exposed_in_mean_ns.
+        frame: The columns of `RankReduction.operations` plus rank, cycle, cycle_key, row (in the
+            cycle), group (index into `groups`), step_number, complete (its step is whole), small
+            (at most 1 KiB), start_ns and end_ns (absolute), time_in_mean_ns and
+            exposed_in_mean_ns.
         groups: The groups.
         complete_steps: Number of complete steps per rank.
         mean_steps: Number of steps in the mean per rank.
@@ -92,6 +94,7 @@ def _rank_frame(merger: _Merger, rank: RankRun, number: int, cycle: RankReductio
     local = np.array([merger.index_of(group) for group in cycle.groups], np.int64)
     frame["group"] = local[frame["group"].to_numpy(np.int64)] if len(frame) else frame["group"]
     frame["rank"], frame["cycle"] = rank.rank, number
+    frame["cycle_key"] = _cycle_key(rank, number)
     step = frame["step"].to_numpy(np.int64)
     whole = np.array([rank.complete(number, i) for i in _steps(cycle)] or [False])
     mean = np.array([rank.in_mean.get((number, i), False) for i in _steps(cycle)] or [False])
@@ -109,6 +112,15 @@ def _rank_frame(merger: _Merger, rank: RankRun, number: int, cycle: RankReductio
         np.add.at(sums, kept["row"].to_numpy(np.int64), kept[name].to_numpy(np.int64))
         frame[name.replace("_ns", "_in_mean_ns")] = sums
     return frame
+
+
+def _cycle_key(rank: RankRun, number: int) -> int:
+    """Number a cycle by its first step: a rank may lack the file of an earlier cycle.
+
+    Cycles that begin with the same step, because the profiler was set up anew, are counted.
+    """
+    firsts = [c.recorded_steps[0] if c.recorded_steps else 0 for c in rank.cycles]
+    return firsts[number] + firsts[:number].count(firsts[number]) * _MORE_THAN_STEPS
 
 
 def _steps(cycle: RankReduction) -> range:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.alignment import Clocks, align
+from tracelens.alignment import ENDING_TOGETHER, Clocks, align
 from tracelens.matching import UNMATCHED, match
 from tracelens.model.result import Lateness, Straggler
 from tracelens.model.trace import NONE
@@ -22,6 +22,7 @@ from tracelens.operations import OPERATIONS
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 
     from tracelens.intervals import Ints
     from tracelens.operations_table import OperationsTable
@@ -35,6 +36,7 @@ the waiting in few, long waits.
 """
 _TIMES_FAIR = 1.6
 """In small groups a fair share is large already (half, of two): a straggler exceeds it."""
+_CLOCK_ERROR_NS = 1_000_000
 _MATTERS = 0.03
 """Keeping each other rank below this share of the recorded time is jitter, and nobody's fault."""
 
@@ -50,6 +52,7 @@ class Waiting:
         cut: Per row, on the rank's own clock, when the last member arrived.
         late_ns: Per row, how long after the first member this one arrived; `NONE` if unmatched.
         incomplete: Instances in which members had no trace.
+        implausible: Instances left out because a member left before another entered.
         times_are_the_devices: False for a CPU run, whose times depend on who gets a core.
         caused: Per group and rank, the waiting of others in instances it was the last to enter.
         members: Per group, the ranks that took part.
@@ -64,6 +67,7 @@ class Waiting:
     cut: Ints
     late_ns: Ints
     incomplete: int = 0
+    implausible: int = 0
     times_are_the_devices: bool = True
     caused: dict[int, dict[int, int]] = field(default_factory=dict)
     members: dict[int, int] = field(default_factory=dict)
@@ -110,7 +114,13 @@ class _Measure:
         rows, which = self._comparable(np.flatnonzero((self.instance != UNMATCHED) & aligned))
         if not len(rows):
             return result
-        offsets = np.array([self.clocks.offset_ns[int(rank)] for rank in self.rank[rows]])
+        plausible = self._plausible(rows, which)
+        result.implausible = len(np.unique(which[~plausible]))
+        rows = rows[plausible]
+        _, which = np.unique(which[plausible], return_inverse=True)
+        if not len(rows):
+            return result
+        offsets = self._offsets(rows)
         start, end = self.start[rows] - offsets, self.end[rows] - offsets
         first = np.full(which.max() + 1, np.iinfo(np.int64).max)
         last = np.full(which.max() + 1, np.iinfo(np.int64).min)
@@ -121,6 +131,23 @@ class _Measure:
         result.late_ns[rows] = start - first[which]
         self._blame(result, rows, which, start)
         return result
+
+    def _offsets(self, rows: Ints) -> Ints:
+        return np.array([self.clocks.offset_ns[int(rank)] for rank in self.rank[rows]], np.int64)
+
+    def _plausible(self, rows: Ints, which: Ints) -> NDArray[np.bool_]:
+        """Tell which rows can belong together: nobody leaves before the last one has entered.
+
+        A broadcast's root may, and clocks are good to a fraction of a millisecond only.
+        """
+        offsets = self._offsets(rows)
+        ended = np.full(which.max() + 1, np.iinfo(np.int64).max)
+        entered = np.full(which.max() + 1, np.iinfo(np.int64).min)
+        np.minimum.at(ended, which, self.end[rows] - offsets)
+        np.maximum.at(entered, which, self.start[rows] - offsets)
+        together = self.table.frame["op"].isin(ENDING_TOGETHER).to_numpy()[rows]
+        wrong = ended + _CLOCK_ERROR_NS < entered
+        return ~(wrong[which] & together)
 
     def _comparable(self, rows: Ints) -> tuple[Ints, Ints]:
         """Keep the rows of instances with two members on one time line; number the instances."""

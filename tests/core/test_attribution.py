@@ -149,3 +149,14 @@ def test_means_close_too(
 
 def test_nothing_to_combine() -> None:
     assert combine([]) is None
+
+
+def test_rounded_parts_never_fall_below_nothing() -> None:
+    """Four operations of one nanosecond over two steps: each rounds up to one, the total is two."""
+    ops = dict.fromkeys(("all_gather", "all_reduce", "broadcast", "reduce_scatter"), 1)
+    step = Partition(9, 4, 0, 4, 0, 4, 0, 0, 5, dict(ops), dict(ops), 4, 0, 0)
+    nothing = Partition(5, 0, 0, 0, 0, 0, 0, 0, 5, {}, {}, 0, 0, 0)
+    mean = combine([step, nothing], 2)
+    assert mean is not None
+    assert sum(mean.exposed_by_op_ns.values()) == mean.exposed_comm_ns == 2
+    assert min(mean.exposed_by_op_ns.values()) >= 0

@@ -1,0 +1,77 @@
+"""Collective calls of many ranks as an operations table, without trace files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from tracelens.model.trace import NONE
+from tracelens.operations import ALL_REDUCE, CODE
+from tracelens.operations_table import MergedGroup, OperationsTable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.intervals import Ints
+
+EPOCH_NS = 1_767_225_600 * 10**9
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of one rank; times are nanoseconds after `EPOCH_NS` on the rank's own clock."""
+
+    rank: int
+    start: int = 0
+    end: int = 0
+    op: str = ALL_REDUCE
+    elements: int = 8
+    dtype: str = "float32"
+    group: tuple[int, ...] | None = (0, 1)
+    name: str = "0"
+    step: int = 1
+    cycle: int = 0
+    seq: int = NONE
+
+
+def table_of(calls: Sequence[Call]) -> OperationsTable:
+    """Return the table; row i is call i. Groups are told apart by rank list and nothing else."""
+    keys = sorted(
+        {(c.group is None, c.group or (), c.name if c.group is None else "") for c in calls}
+    )
+    place = {key: index for index, key in enumerate(keys)}
+    groups = [
+        MergedGroup(i, {name}, None, len(ranks) or None, None if unknown else ranks, "unknown")
+        for i, (unknown, ranks, name) in enumerate(keys)
+    ]
+    rows = [
+        {
+            "rank": c.rank,
+            "cycle": c.cycle,
+            "cycle_key": c.cycle,
+            "row": index,
+            "group": place[(c.group is None, c.group or (), c.name if c.group is None else "")],
+            "op": CODE[c.op],
+            "dtype": c.dtype,
+            "elements": c.elements,
+            "step_number": c.step,
+            "seq": c.seq,
+            "start": c.start,
+            "end": c.end,
+            "start_ns": NONE if c.start == NONE else c.start + EPOCH_NS,
+            "end_ns": NONE if c.end == NONE else c.end + EPOCH_NS,
+        }
+        for index, c in enumerate(calls)
+    ]
+    return OperationsTable(pd.DataFrame(rows), groups, {}, {})
+
+
+def together(instance: Ints) -> set[frozenset[int]]:
+    """Return the rows of each instance."""
+    rows: dict[int, set[int]] = {}
+    for row, number in enumerate(instance.tolist()):
+        rows.setdefault(number, set()).add(row)
+    rows.pop(-1, None)
+    return {frozenset(members) for members in rows.values()}

@@ -1,0 +1,569 @@
+"""Who waited in collectives, how long, and for whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from builders import Group, Schema, Trace
+from calls import Call, table_of
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import SPAN, device_events
+
+import tracelens
+from tracelens import operations_table, waiting
+from tracelens.communication import COMMUNICATION, COPY
+from tracelens.model.trace import NONE
+from tracelens.operations import BROADCAST, CODE, OPERATIONS
+from tracelens.run import RankRun, Run, assemble
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from strategies import DeviceEvent
+
+    from tracelens.model.result import Breakdown, CollectiveResult
+    from tracelens.reduction import RankReduction
+    from tracelens.waiting import Waiting
+
+US, MS = 1000, 10**6
+NO_RUN = Run([], None, [], [], [])  # no host says that clocks are one
+
+
+def observed(calls: Sequence[Call]) -> Waiting:
+    return waiting.observe(NO_RUN, table_of(calls))
+
+
+def instance(
+    arrivals: Sequence[int],
+    at: int = 0,
+    transfer: int = 10,
+    group: tuple[int, ...] = (),
+    step: int = 1,
+) -> list[Call]:
+    """Return one collective: `arrivals[i]` is when the i-th member enters; all end together."""
+    members = group or tuple(range(len(arrivals)))
+    end = at + max(arrivals) + transfer
+    return [
+        Call(rank, at + start, end, group=members, step=step)
+        for rank, start in zip(members, arrivals, strict=False)
+    ]
+
+
+class TestOneInstance:
+    def test_wait_and_lateness(self) -> None:
+        seen = observed(instance([0, 30, 100]))
+        assert seen.wait_ns.tolist() == [100, 70, 0]
+        assert seen.late_ns.tolist() == [0, 30, 100]
+        assert seen.caused == {0: {2: 170}}
+        assert (seen.latest_in, seen.late_as_last) == ({2: 1}, {2: 100})
+        assert seen.taken_part_in == {0: 1, 1: 1, 2: 1}
+        assert (seen.members, seen.incomplete) == ({0: 3}, 0)
+
+    def test_the_cut_is_on_the_own_clock(self) -> None:
+        early, late = instance([0, 40])
+        skewed = replace(late, start=late.start + 5000, end=late.end + 5000)
+        table = table_of([early, skewed])
+        seen = waiting.observe(NO_RUN, table)
+        assert seen.clocks.offset_ns == {0: 0, 1: 5000}
+        assert seen.wait_ns.tolist() == [40, 0]
+        assert waiting.cuts_of(table.frame, seen, 0) == {(0, 0): 40}
+        assert waiting.cuts_of(table.frame, seen, 1) == {(0, 1): 5040}
+
+    def test_ties_blame_nobody(self) -> None:
+        seen = observed(instance([0, 100, 100]))
+        assert seen.wait_ns.tolist() == [100, 0, 0]
+        assert (seen.caused, seen.latest_in) == ({}, {})
+        assert seen.taken_part_in == {0: 1, 1: 1, 2: 1}
+
+    def test_a_member_cannot_wait_longer_than_its_call_takes(self) -> None:
+        """A broadcast's root may be gone before the last one arrives."""
+        calls = [
+            *instance([0, 0], at=1000),
+            Call(0, 0, 20, BROADCAST),
+            Call(1, 50, 70, BROADCAST),
+        ]
+        assert observed(calls).wait_ns.tolist() == [0, 0, 20, 0]
+
+    def test_members_without_a_trace_are_counted(self) -> None:
+        calls = [
+            *instance([0, 30], group=(0, 1, 2)),
+            *instance([0, 30], at=500, group=(0, 1)),
+            *instance([0, 30], at=900, group=(0, 1, 2)),
+        ]
+        seen = observed(calls)
+        assert seen.incomplete == 2
+        assert seen.wait_ns.tolist() == [30, 0] * 3
+
+    def test_a_call_of_one_rank_is_unknown(self) -> None:
+        seen = observed([*instance([0, 30]), Call(0, 200, 900, elements=5)])
+        assert seen.wait_ns.tolist() == [30, 0, NONE]
+        assert seen.late_ns.tolist() == [0, 30, NONE]
+        assert seen.cut[2] == NONE
+        assert seen.taken_part_in == {0: 1, 1: 1}
+
+    def test_nothing_matched(self) -> None:
+        seen = observed([Call(0, 0, 10), Call(0, 20, 30)])
+        assert seen.wait_ns.tolist() == [NONE, NONE]
+        assert waiting.stragglers(seen, 1000) == []
+
+    def test_a_broadcast_to_ranks_on_other_clocks_is_not_measured_across_them(self) -> None:
+        """Nothing aligns the two pairs, so times compare within a pair only."""
+        hour = 3600 * 10**9
+        everyone = (0, 1, 2, 3, 4)
+        pairs = [*instance([0, 5], group=(0, 1)), *instance([0, 5], at=hour, group=(2, 3))]
+        starts = (100, 130, hour + 100, hour + 107, 900)
+        sent = [Call(r, s, s + 50, BROADCAST, group=everyone) for r, s in enumerate(starts)]
+        seen = observed([*pairs, *sent])
+        assert seen.clocks.component == {0: 0, 1: 0, 2: 2, 3: 2}
+        assert seen.wait_ns.tolist() == [5, 0, 5, 0, 30, 0, 7, 0, NONE]
+        assert seen.late_ns.tolist() == [0, 5, 0, 5, 0, 30, 0, 7, NONE]
+
+    def test_a_rank_alone_on_its_clock_does_not_wait(self) -> None:
+        sent = [Call(r, 50 * r, 200, BROADCAST, group=(0, 1, 2)) for r in range(3)]
+        pairs = [*instance([0, 5], at=1000, group=(0, 1)), *instance([0, 5], group=(2, 3))]
+        seen = observed([*pairs, *sent])
+        assert sorted(seen.clocks.offset_ns) == [0, 1, 2, 3]
+        assert seen.wait_ns.tolist()[4:] == [50, 0, NONE]
+
+
+def run_of(arrivals: Sequence[Sequence[int]], group: tuple[int, ...] = ()) -> list[Call]:
+    """Return one instance per list of arrivals, a millisecond apart, one to a step."""
+    return [
+        call
+        for step, row in enumerate(arrivals)
+        for call in instance(row, at=step * MS, group=group, step=step)
+    ]
+
+
+class TestStragglers:
+    def test_one_slow_rank_of_eight(self) -> None:
+        arrivals = [[0, 10, 5, 20, 0, 300 * US, 15, 3] for _ in range(10)]
+        [slow] = waiting.stragglers(observed(run_of(arrivals)), 10 * MS)
+        assert slow.rank == 5
+        assert slow.late_in_pct == 100
+        assert slow.mean_late_ns == 300 * US
+        assert slow.wait_caused_ns == 10 * (7 * 300 * US - 53)
+        assert slow.share_of_wait_pct == 100
+
+    def test_two_slow_ranks_the_most_costly_first(self) -> None:
+        arrivals = []
+        for step in range(10):
+            row = [0] * 8
+            row[7 if step < 6 else 2] = 300 * US
+            arrivals.append(row)
+        first, second = waiting.stragglers(observed(run_of(arrivals)), 10 * MS)
+        assert (first.rank, second.rank) == (7, 2)
+        assert (first.wait_caused_ns, second.wait_caused_ns) == (12_600 * US, 8_400 * US)
+        assert (first.share_of_wait_pct, second.share_of_wait_pct) == (60, 40)
+        assert (first.late_in_pct, second.late_in_pct) == (60, 40)
+
+    @given(st.integers(0, 2**32 - 1))
+    def test_jitter_names_nobody(self, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        arrivals = random.integers(0, 20 * US, (40, 8)).tolist()
+        calls = [c for at, row in enumerate(arrivals) for c in instance(row, at=at * MS)]
+        assert waiting.stragglers(observed(calls), 40 * MS) == []
+
+    def test_little_waiting_is_nobodys_fault_even_if_one_causes_it(self) -> None:
+        """3 % of the recorded time for each other rank: 210 us in all of 1 ms, here."""
+        calls = run_of([[0] * 7 + [30 * US]])
+        assert waiting.stragglers(observed(calls), MS) == []
+        assert [s.rank for s in waiting.stragglers(observed(calls), MS - US)] == [7]
+
+    @pytest.mark.parametrize(("of_ten", "named"), [(8, []), (9, [1])])
+    def test_one_of_two_must_cause_more_than_four_fifths(
+        self, of_ten: int, named: list[int]
+    ) -> None:
+        arrivals = [[0, 300 * US]] * of_ten + [[300 * US, 0]] * (10 - of_ten)
+        late = waiting.stragglers(observed(run_of(arrivals)), 10 * MS)
+        assert [s.rank for s in late] == named
+
+    @pytest.mark.parametrize(("of_ten", "named"), [(3, []), (4, [0])])
+    def test_one_of_many_must_cause_more_than_three_tenths(
+        self, of_ten: int, named: list[int]
+    ) -> None:
+        """The other calls each have a culprit of their own."""
+        arrivals = []
+        for step in range(10):
+            row = [0] * 8
+            row[0 if step < of_ten else 1 + step % 7] = 300 * US
+            arrivals.append(row)
+        late = waiting.stragglers(observed(run_of(arrivals)), 10 * MS)
+        assert [s.rank for s in late] == named
+
+    def test_shares_count_within_a_group(self) -> None:
+        """Rank 3 holds up its pair, which is little beside the waiting of the large group."""
+        large = run_of([[0, 0, 0, 0, 0, 0, 0, 300 * US]] * 10)
+        pair = run_of([[0, 400 * US]] * 10, group=(8, 9))
+        late = waiting.stragglers(observed([*large, *pair]), 10 * MS)
+        assert [s.rank for s in late] == [7, 9]
+        assert sum(s.share_of_wait_pct or 0 for s in late) == pytest.approx(100)
+
+
+def test_lateness_is_the_mean_of_each_ranks_calls_in_a_step() -> None:
+    calls = [
+        *instance([0, 30], step=4),
+        *instance([10, 0], at=500, step=4),
+        *instance([0, 8], at=900, step=5),
+        *instance([70, 0], at=1300, step=-1),
+    ]
+    table = table_of([*calls, Call(0, 2000, 2001, elements=3, step=6)])
+    late = waiting.lateness(table, waiting.observe(NO_RUN, table))
+    assert late is not None
+    assert (late.ranks, late.steps) == ([0, 1], [4, 5])
+    assert late.late_ns == [[5, 0], [15, 8]]
+
+
+def test_lateness_of_nothing() -> None:
+    table = table_of([Call(0, 0, 10)])
+    assert waiting.lateness(table, waiting.observe(NO_RUN, table)) is None
+
+
+# exposed waiting ---------------------------------------------------------------------------------
+
+
+FIRST = 1000  # a file's times of 0 are no times
+
+
+def ns(value: int) -> str:
+    """Write nanoseconds as the builder's microseconds."""
+    return f"{value / 1000:.3f}"
+
+
+def moved(events: list[DeviceEvent]) -> list[DeviceEvent]:
+    return [
+        e._replace(start=e.start + FIRST, launch=None if e.launch is None else e.launch + FIRST)
+        for e in events
+    ]
+
+
+shifted_events = device_events(min_size=1).map(moved)
+
+
+NAMES = (
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+    "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL",
+    "ncclDevKernel_AllGather_RING_LL",
+    "nvshmem_alltoallmem_kernel",
+)
+
+
+def reduction_of(events: list[DeviceEvent], lengths: list[int]) -> RankReduction:
+    trace, at = Trace(), FIRST
+    for number, length in enumerate(lengths):
+        trace.step(number, ns(at), ns(length))
+        at += length
+    for event in events:
+        launch = None if event.launch is None else ns(event.launch)
+        if event.event_class == COPY:
+            trace.copy(ns(event.start), ns(event.duration), launch=launch)
+        else:
+            name = NAMES[event.op] if event.event_class == COMMUNICATION else "gemm"
+            trace.kernel(name, ns(event.start), ns(event.duration), launch=launch)
+    return trace.reduce()
+
+
+Cuts = dict[tuple[int, int], int]
+
+
+def by_single_nanoseconds(
+    events: list[DeviceEvent], rank: RankRun, cuts: Cuts
+) -> tuple[list[int], list[int]]:
+    """Return waiting and matched exposed time by operation, marking one nanosecond at a time."""
+    waited, exposed = [0] * len(OPERATIONS), [0] * len(OPERATIONS)
+    [cycle] = rank.cycles
+    frame = cycle.operations
+    comms = sorted(zip(frame["start"], frame.index, frame["end"], frame["op"], strict=True))
+    compute = [e for e in events if e.event_class not in (COMMUNICATION, COPY)]
+    for index, step in enumerate(cycle.devices[0].steps):
+        if not rank.in_mean[0, index] or not step.complete:
+            continue
+        for at in range(step.low, step.high):
+            running = [c for c in comms if c[0] <= at < c[2]]
+            hidden = any(e.start <= at < e.start + e.duration for e in compute)
+            if hidden or not running or (0, running[0][1]) not in cuts:
+                continue
+            _, row, _, op = running[0]
+            exposed[op] += 1
+            waited[op] += at < cuts[0, row]
+    return waited, exposed
+
+
+@given(
+    shifted_events,
+    st.lists(st.integers(1, 30), max_size=4),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.lists(st.none() | st.integers(FIRST - 5, FIRST + SPAN + 5), min_size=14, max_size=14),
+)
+def test_exposed_waiting_marks_the_same_nanoseconds(
+    events: list[DeviceEvent], lengths: list[int], in_mean: list[bool], arrivals: list[int | None]
+) -> None:
+    cycle = reduction_of(events, lengths)
+    rank = RankRun(0, [cycle], in_mean={(0, i): in_mean[i] for i in range(len(lengths))})
+    rows = range(len(cycle.operations))
+    cuts = {(0, row): at for row in rows if (at := arrivals[row]) is not None}
+    waited, exposed = by_single_nanoseconds(events, rank, cuts)
+    [sums] = waiting.exposed_wait(rank, cuts).values()
+    assert sums.tolist() == [*waited, *exposed]
+
+
+@given(shifted_events, st.lists(st.integers(1, 30), min_size=1, max_size=4))
+def test_what_is_all_matched_is_all_exposed_communication(
+    events: list[DeviceEvent], lengths: list[int]
+) -> None:
+    cycle = reduction_of(events, lengths)
+    rank = RankRun(0, [cycle], in_mean={(0, i): True for i in range(len(lengths))})
+    cuts = {(0, row): FIRST + 10 for row in range(len(cycle.operations))}
+    [sums] = waiting.exposed_wait(rank, cuts).values()
+    complete = [s.partition for s in cycle.devices[0].steps if s.complete]
+    assert sums[len(OPERATIONS) :].sum() == sum(p.exposed_comm_ns for p in complete)
+
+
+def all_reduce_sums(trace: Trace, cut: int) -> tuple[int, int]:
+    """Return (exposed waiting, exposed time) of the first collective in microseconds."""
+    rank = RankRun(0, [trace.reduce()])
+    rank.in_mean = dict.fromkeys(rank.step_keys(), True)
+    [sums] = waiting.exposed_wait(rank, {(0, 0): cut * US}).values()
+    code = CODE["all_reduce"]
+    return int(sums[code]) // US, int(sums[code + len(OPERATIONS)]) // US
+
+
+class TestExposedWaiting:
+    def stepped(self) -> Trace:
+        """Return a trace whose device windows are [100, 1100) and [1100, 2100)."""
+        trace = Trace().step(1, 0, 1000).step(2, 1000, 1000)
+        return trace.kernel("gemm", 100, 50).kernel("gemm", 1100, 50)
+
+    def test_until_the_last_member_arrives(self) -> None:
+        assert all_reduce_sums(self.stepped().all_reduce(300, 200), 420) == (120, 200)
+
+    def test_hidden_waiting_does_not_count(self) -> None:
+        trace = self.stepped().all_reduce(300, 200).kernel("gemm", 350, 100)
+        assert all_reduce_sums(trace, 420) == (50, 100)
+        assert all_reduce_sums(trace, 460) == (60, 100)
+
+    def test_across_the_edge_of_a_step(self) -> None:
+        """Both steps count, so nothing is lost or doubled; 50 us are hidden behind the gemm."""
+        assert all_reduce_sums(self.stepped().all_reduce(1000, 400), 1200) == (150, 350)
+
+    def test_outside_the_steps(self) -> None:
+        trace = self.stepped().all_reduce(40, 50, launch=None).all_reduce(300, 200)
+        assert all_reduce_sums(trace, 80) == (0, 0)
+
+    def test_a_step_out_of_the_mean(self) -> None:
+        trace = self.stepped().all_reduce(1000, 400)
+        rank = RankRun(0, [trace.reduce()], in_mean={(0, 0): True, (0, 1): False})
+        [sums] = waiting.exposed_wait(rank, {(0, 0): 1200 * US}).values()
+        assert sums.sum() == (100 + 100) * US
+
+    def test_an_incomplete_step(self) -> None:
+        """A kernel launched in step 2 has no record."""
+        trace = self.stepped().all_reduce(1000, 400).call("cudaLaunchKernel", 1500, correlation=9)
+        assert all_reduce_sums(trace, 1200) == (100, 100)
+
+    def test_each_device_of_a_process_has_its_own(self) -> None:
+        trace = self.stepped().kernel("gemm", 100, 50, device=1).all_reduce(300, 200, device=1)
+        rank = RankRun(0, [trace.reduce()])
+        rank.in_mean = dict.fromkeys(rank.step_keys(), True)
+        sums = waiting.exposed_wait(rank, {(0, 0): 420 * US})
+        assert [int(sums[key].sum()) for key in sorted(sums)] == [0, (120 + 200) * US]
+
+    def test_one_that_never_waits(self) -> None:
+        assert all_reduce_sums(self.stepped().all_reduce(300, 200), 250) == (0, 200)
+
+
+# through files -----------------------------------------------------------------------------------
+
+
+def gloo_rank(rank: int, start: int, host: str | None) -> RankReduction:
+    trace = Trace(rank=rank, keys={} if host is None else {"host_name": host})
+    trace.step(1, 0, 3000)
+    for at in (0, 1000, 2000):
+        # Thread scheduling: rank 1's ranges end 70 us late.
+        end = at + 800 + 70 * rank
+        trace.gloo("allreduce_", at + start, end - at - start, [[[9]]], annotated="all_reduce")
+    return trace.reduce()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "offset"), [(("a", "a"), 0), (("a", "b"), 70 * US), ((None, None), 70 * US)]
+)
+def test_ranks_on_one_host_read_one_clock(
+    hosts: tuple[str | None, str | None], offset: int
+) -> None:
+    run = assemble([gloo_rank(0, 200, hosts[0]), gloo_rank(1, 500, hosts[1])])
+    seen = waiting.observe(run, operations_table.build(run))
+    assert seen.clocks.offset_ns == {0: 0, 1: offset}
+    assert seen.clocks.component == {0: 0, 1: 0}
+    assert seen.wait_ns.tolist() == [300 * US - offset] * 3 + [0] * 3
+    assert len(seen.clocks.residual_ns) == (0 if offset == 0 else 3)
+
+
+def test_devices_on_one_host_are_aligned() -> None:
+    """Device times pass through each driver's own calibration."""
+    files = []
+    for rank in (0, 1):
+        trace = Trace(rank=rank, keys={"host_name": "a"}).step(1, 0, 900)
+        files.append(trace.all_reduce(100, 50 + 20 * rank, seq=1).reduce())
+    run = assemble(files)
+    clocks = waiting.observe(run, operations_table.build(run)).clocks
+    assert clocks.offset_ns == {0: 0, 1: 20 * US}
+
+
+WORK = (300, 320, 300, 500)  # microseconds of compute before each all-reduce: rank 3 is slow
+SKEW = (0, 2_500_000, -1_750_000, 13)  # of each rank's clock, in microseconds
+BASE_SHIFT_NS = (0, 86_400 * 10**9, -777_000, 5_000)
+GROUP = Group((0, 1, 2, 3))
+
+
+def skewed_rank(rank: int, schema: Schema) -> Trace:
+    """Return four steps of 1 ms as the rank's clock tells them.
+
+    True times of step k: work from 100, all-reduce until 700, all-gather from 760 (rank 1: 780)
+    until 860, hidden behind compute until 800.
+    """
+    shift = BASE_SHIFT_NS[rank]
+    base = Trace().base_ns + shift
+    trace = Trace(rank=rank, world=4, base_ns=base, groups=(GROUP,), schema=schema)
+    for step in range(1, 5):
+        at = 1000 * step + SKEW[rank] - shift // 1000
+        seqs = {"seq": 2 * step} if schema.torch == "2.12" else {}
+        trace.step(step, at, 1000).kernel("gemm", at + 100, WORK[rank])
+        trace.all_reduce(at + 100 + WORK[rank], 600 - WORK[rank], **seqs)
+        trace.kernel("gemm", at + 710, 90)
+        late = 20 if rank == 1 else 0
+        trace.all_gather(at + 760 + late, 100 - late, 256, **seqs)
+    return trace
+
+
+@pytest.fixture(scope="module", params=["2.5", "2.12"])
+def analysis(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tracelens.Analysis:
+    folder: Path = tmp_path_factory.mktemp("skewed")
+    for rank in range(4):
+        skewed_rank(rank, Schema(torch=request.param)).write(folder / f"rank{rank}.json")
+    return tracelens.analyze(folder)
+
+
+def breakdown_of(analysis: tracelens.Analysis, rank: int) -> Breakdown:
+    [device] = analysis.ranks[rank].devices
+    assert device.breakdown is not None
+    return device.breakdown
+
+
+class TestThroughFiles:
+    def test_offsets(self, analysis: tracelens.Analysis) -> None:
+        assert [r.clock_offset_ns for r in analysis.ranks] == [skew * US for skew in SKEW]
+        [said] = [n.message for n in analysis.notices if n.code == "clocks-aligned"]
+        assert "offsets up to 2500000.0 us" in said
+        assert "within 0.0 us (median)" in said
+        assert not {n.code for n in analysis.notices} & {"wait-unknown", "wait-lower-bound"}
+
+    def test_wait_and_transfer_of_collectives(self, analysis: tracelens.Analysis) -> None:
+        rows: dict[str, CollectiveResult] = {c.op: c for c in analysis.collectives}
+        reduced, gathered = rows["all_reduce"], rows["all_gather"]
+        assert reduced.wait_ns == 4 * (200 + 180 + 200 + 0) * US // 4
+        assert reduced.transfer_ns == 4 * 100 * US
+        assert gathered.wait_ns == 4 * (20 + 0 + 20 + 20) * US // 4
+        assert gathered.transfer_ns == 4 * 80 * US
+        size = (1 << 20) * 2  # bf16
+        assert reduced.algbw_gbps == pytest.approx(size / (100 * US))
+        assert reduced.busbw_gbps == pytest.approx(size / (100 * US) * 2 * 3 / 4)
+
+    @pytest.mark.parametrize(("rank", "wait"), [(0, 200), (1, 180), (2, 200), (3, 0)])
+    def test_breakdown(self, analysis: tracelens.Analysis, rank: int, wait: int) -> None:
+        got = breakdown_of(analysis, rank)
+        assert got.wait_ns == wait * US  # the all-gather's waiting is hidden
+        assert got.transfer_by_op_ns == {"all_reduce": 100 * US, "all_gather": 60 * US}
+        assert got.exposed_unsplit_by_op_ns == {}
+        assert got.compute_ns == (WORK[rank] + 90) * US
+
+    @pytest.mark.parametrize("rank", range(4))
+    def test_breakdown_sums_to_the_window(self, analysis: tracelens.Analysis, rank: int) -> None:
+        got = breakdown_of(analysis, rank)
+        assert got.window_ns == MS
+        transfer = sum((got.transfer_by_op_ns or {}).values())
+        exposed = transfer + (got.wait_ns or 0) + sum(got.exposed_unsplit_by_op_ns.values())
+        idle = (got.idle_host_ns or 0) + (got.idle_dependency_ns or 0) + got.idle_unknown_ns
+        whole = got.compute_ns + exposed + got.exposed_copy_ns + idle + (got.bubble_ns or 0)
+        assert whole == got.window_ns
+
+    def test_stragglers(self, analysis: tracelens.Analysis) -> None:
+        [slow] = analysis.stragglers
+        assert (slow.rank, slow.mean_late_ns, slow.late_in_pct) == (3, 200 * US, 50)
+        assert slow.wait_caused_ns == 4 * 580 * US
+        assert slow.share_of_wait_pct == pytest.approx(100 * 580 / 640)
+
+    def test_lateness(self, analysis: tracelens.Analysis) -> None:
+        late = analysis.lateness
+        assert late is not None
+        assert (late.ranks, late.steps) == ([0, 1, 2, 3], [1, 2, 3, 4])
+        assert late.late_ns == [[0] * 4, [20 * US] * 4, [0] * 4, [100 * US] * 4]
+
+
+def test_a_rank_that_is_missing_makes_waiting_a_lower_bound(tmp_path: Path) -> None:
+    for rank in range(3):
+        skewed_rank(rank, Schema()).write(tmp_path / f"rank{rank}.json")
+    result = tracelens.analyze(tmp_path)
+    [said] = [n for n in result.notices if n.code == "wait-lower-bound"]
+    assert said.count == 8
+    # Without rank 3, the last to enter the all-reduce is rank 1.
+    assert breakdown_of(result, 0).wait_ns == 20 * US
+
+
+def test_one_rank_alone_knows_no_waiting(tmp_path: Path) -> None:
+    skewed_rank(0, Schema()).write(tmp_path / "rank0.json")
+    result = tracelens.analyze(tmp_path)
+    assert "wait-unknown" in {n.code for n in result.notices}
+    assert all(c.wait_ns is None and c.transfer_ns is None for c in result.collectives)
+    got = breakdown_of(result, 0)
+    assert (got.wait_ns, got.transfer_by_op_ns) == (None, None)
+    assert got.exposed_unsplit_by_op_ns == {"all_reduce": 300 * US, "all_gather": 60 * US}
+    assert (result.ranks[0].clock_offset_ns, result.lateness, result.stragglers) == (None, None, [])
+
+
+def test_sets_of_ranks_that_nothing_links(tmp_path: Path) -> None:
+    for rank in range(4):
+        group = Group((0, 1) if rank < 2 else (2, 3), str(rank // 2), "tp")
+        trace = Trace(rank=rank, world=4, groups=(group,)).step(1, 0, 900)
+        trace.all_reduce(100 + 50 * (rank % 2), 100 - 50 * (rank % 2), group=group, seq=1)
+        trace.write(tmp_path / f"rank{rank}.json")
+    result = tracelens.analyze(tmp_path)
+    [said] = [n for n in result.notices if n.code == "clocks-apart"]
+    assert said.count == 2
+    assert [c.wait_ns for c in result.collectives] == [25 * US, 25 * US]
+
+
+def test_a_match_in_which_one_left_before_another_entered_is_dropped() -> None:
+    """Calls of one size that do not belong together: nobody's waiting, and it is counted."""
+    good = [c for step in range(1, 5) for c in instance([0, 10, 20], step * 100 * MS, step=step)]
+    members = (0, 1, 2)
+    wrong = [
+        Call(0, 900 * MS, 900 * MS + 100, group=members, step=9),
+        Call(1, 905 * MS, 905 * MS + 100, group=members, step=9),
+        Call(2, 905 * MS, 905 * MS + 100, group=members, step=9),
+    ]
+    seen = observed([*good, *wrong])
+    assert seen.implausible == 1
+    assert (seen.wait_ns[-3:] == NONE).all()
+    assert (seen.wait_ns[:-3] != NONE).all()
+    assert observed(good).implausible == 0
+
+
+def test_a_rank_without_an_earlier_cycle_matches_the_later_one() -> None:
+    both = Trace(rank=0, world=2)
+    late = Trace(rank=1, world=2)
+    for trace in (both, late):
+        trace.step(11, 5000, 100).all_reduce(5010, 20, 64, launch=5005)
+    first = Trace(rank=0, world=2)
+    first.step(1, 0, 100).all_reduce(10, 20, 64, launch=5)
+    run = assemble([first.reduce(), both.reduce(), late.reduce()])
+    seen = waiting.observe(run, operations_table.build(run))
+    assert (seen.wait_ns != NONE).sum() == 2
+    assert set(seen.clocks.offset_ns.values()) == {0}
