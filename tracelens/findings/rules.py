@@ -144,8 +144,7 @@ def waiting_for_late_ranks(evidence: Evidence) -> Iterator[Finding]:
         evidence={
             "wait_ns_per_step": wait,
             "step_ns": step,
-            "late_ranks": names or None,
-            "share_of_wait_pct": 100 * share if late else None,
+            **({"late_ranks": names, "share_of_wait_pct": 100 * share} if late else {}),
         },
         saving_ns_per_step=round(wait * share) if late else wait,
         advice=_advice_on(late, who),
