@@ -4,7 +4,6 @@ TraceLensError                 base: `slug` points into docs/messages.md
 ├── InputError                 nothing analysable, or a path that is not there        exit 1
 │   └── UnreadableTrace        one file cannot be read (a notice unless it is the only one)
 ├── OutputError                a report cannot be written, or would overwrite         exit 1
-├── UsageError                 an option's value makes no sense                       exit 2
 └── PluginError                a parser or report plugin is missing or broken         exit 1
 """
 
@@ -49,12 +48,6 @@ class UnreadableTrace(InputError):  # noqa: N818 - reads as what it is
 
 class OutputError(TraceLensError):
     """A report could not be written."""
-
-
-class UsageError(TraceLensError):
-    """An option's value makes no sense."""
-
-    exit_code = 2
 
 
 class PluginError(TraceLensError):

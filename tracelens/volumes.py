@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.dtypes import item_size, standard_name
+from tracelens.dtypes import item_size
 from tracelens.model.result import PerStepVolume, Prediction, Volumes, VolumeTerm
 from tracelens.model.trace import NONE
 from tracelens.operations import CODE
@@ -228,11 +228,3 @@ def _unexplained(
     if best is None or best.message_bytes is None:
         return None
     return observed.message_bytes - best.message_bytes
-
-
-def dtype_name(found: Inference, given: Given) -> str | None:
-    """Return the dtype parameters travel in."""
-    if given.dtype:
-        return standard_name(given.dtype)
-    names = [d for group in found.traffic for d in group.dtypes.values()]
-    return names[0] if names else None

@@ -44,7 +44,6 @@ class Damage:
     repaired: int = 0
     skipped: int = 0
     device_skipped: int = 0
-    device_repaired: int = 0
     first_byte: int | None = None
     cut: bool = False
 
@@ -169,7 +168,6 @@ def _repair_into(span: str, damage: Damage, result: Walk) -> None:
     else:
         result.events.append(_encode(event))
         damage.repaired += 1
-        damage.device_repaired += on_device
 
 
 def repair(span: str) -> dict[str, object] | None:
