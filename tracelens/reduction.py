@@ -221,6 +221,7 @@ class _Reducer:
         count = len(found)
         self.step = np.full(count, steps.BEFORE)
         self.time, self.exposed = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.first_messages: dict[int, tuple[int, str]] = {}
         self.start = np.full(count, NONE)
         self.end = np.full(count, NONE)
         self.per_step: list[pd.DataFrame] = []
@@ -271,6 +272,10 @@ class _Reducer:
                 [NONE if o.launch is None else o.launch for o in self.found], np.int64
             )
             self.step = steps.launching_step(self.marks, launch)
+        for operation, step in zip(self.found, self.step.tolist(), strict=True):
+            if operation.op in (SEND, RECV) and operation.launch is not None:
+                message = (operation.launch, operation.op)
+                self.first_messages[step] = min(self.first_messages.get(step, message), message)
 
     def _device(self, view: _View, place: int) -> DeviceReduction:
         timeline, parts = view.timeline, unions(view.timeline)
@@ -353,13 +358,9 @@ class _Reducer:
 
     def _first_receive(self, index: int) -> int:
         """Return the launch of a step's first message if it is a receive, else the step's start."""
-        mine = [
-            (operation.launch, operation.op)
-            for operation, step in zip(self.found, self.step, strict=True)
-            if step == index and operation.op in (SEND, RECV) and operation.launch is not None
-        ]
-        launch, op = min(mine, default=(int(self.marks.start[index]), SEND))
-        return launch if op == RECV else int(self.marks.start[index])
+        start = int(self.marks.start[index])
+        launch, op = self.first_messages.get(index, (start, SEND))
+        return launch if op == RECV else start
 
     def _cut_here(self, index: int) -> bool:
         """Tell whether a file that ends early may lack events of this step."""
@@ -413,10 +414,9 @@ class _Reducer:
 
     def _kernels_of(self, view: _View, step_of: Ints) -> None:
         if self.is_host:
-            names: Any = np.where(view.owner >= 0, "backend range", "")
             rows = np.flatnonzero(view.owner >= 0)
             text = [f"{_backend(self.trace)}:{OPERATIONS[c]}" for c in view.timeline.event_op[rows]]
-            names = np.array(text, object)
+            names: Any = np.array(text, object)
         else:
             rows = np.arange(len(view.rows))
             names = self.trace.device_events["name"].array[view.rows]

@@ -48,10 +48,7 @@ def paper_3(parameters: int, size: int, micro_batches: int = 1) -> Scheme:
 
 def distributed_optimizer(parameters: int, size: int) -> Scheme:
     """Predict a sharded optimizer that reduce-scatters and gathers once per step: 2Ψ."""
-    terms = (
-        _reduce_scatter(parameters, size, f"Ψ = {parameters:,}"),
-        _all_gather(parameters, size),
-    )
+    terms = paper_1_2(parameters, size).terms
     return Scheme("Sharded optimizer (Megatron style)", "framework", terms, MEGATRON)
 
 
@@ -126,9 +123,5 @@ def deepspeed_3(parameters: int, size: int, micro_batches: int = 1) -> Scheme:
 
 def deepspeed_3_no_reuse(parameters: int, size: int, micro_batches: int = 1) -> Scheme:
     """Predict DeepSpeed ZeRO-3 with reuse distance and persistence threshold 0: 3Ψ."""
-    elements = micro_batches * parameters
-    terms = (
-        Term("all_gather", 2 * elements, "parameter", size, f"2Ψ = 2 x {elements:,}"),
-        _reduce_scatter(elements, size, f"Ψ = {elements:,}"),
-    )
+    terms = paper_3(parameters, size, micro_batches).terms
     return Scheme("DeepSpeed ZeRO-3, nothing kept", "framework", terms, STAGE_3)
