@@ -450,8 +450,18 @@ def _finish(found: Inference, view: _View) -> Inference:
             "Ψ is read off the same traffic, so the comparison checks which collectives run and "
             "how often; give --params to check the total too"
         )
-    stage = view.given.zero_stage
-    if stage is not None and found.strategy in ("zero1-or-2", "zero1", "zero2", "zero3"):
+    if view.given.zero_stage is not None:
+        _apply_stage(found, view.given.zero_stage)
+    return found
+
+
+_FITTING_STAGES = {"zero1-or-2": (1, 2), "zero1": (1,), "zero2": (2,), "zero3": (3,), "ddp": (0,)}
+
+
+def _apply_stage(found: Inference, stage: int) -> None:
+    """Let the user's ZeRO stage decide what the traffic leaves open, never against the traffic."""
+    if stage not in _FITTING_STAGES.get(found.strategy or "", (stage,)):
+        found.evidence.append(f"stage {stage}, given by --layout, does not fit this traffic")
+    elif found.strategy == "zero1-or-2":
         found.strategy = f"zero{stage}"
         found.evidence.append(f"stage {stage} as given by --layout")
-    return found

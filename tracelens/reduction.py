@@ -313,9 +313,7 @@ class _Reducer:
     def _steps(self, view: _View, parts: Unions, windows: steps.Windows) -> list[StepReduction]:
         lost_in = steps.launching_step(self.marks, self.lost)
         lost_per_step = [int((lost_in == index).sum()) for index in range(len(self.marks))]
-        periods = np.append(np.diff(self.marks.start), self.marks.end[-1] - self.marks.start[-1])
-        # The next step can be far away when steps were selected or a cycle ended.
-        periods = np.minimum(periods, 2 * (self.marks.end - self.marks.start))
+        periods = steps.periods(self.marks)
         result = []
         for index in self.kept:
             number = self.marks.number[index]

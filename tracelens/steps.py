@@ -112,6 +112,17 @@ def _outermost(rows: NDArray[np.int64], start: Ints, end: Ints) -> NDArray[np.in
     return np.array(kept, np.int64)
 
 
+def periods(marks: StepMarks) -> Ints:
+    """Return the time from each step's start to the next one's.
+
+    The last step, and one whose number the next does not follow (another profiler cycle in the
+    same file), has its own length.
+    """
+    own = marks.end - marks.start
+    following = np.diff(marks.number) == 1
+    return np.append(np.where(following, np.diff(marks.start), own[:-1]), own[-1:])
+
+
 class Windows(NamedTuple):
     """Device windows of the steps, and the launching step of every event."""
 

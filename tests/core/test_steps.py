@@ -17,6 +17,7 @@ from tracelens.steps import (
     find,
     host_windows,
     launching_step,
+    periods,
 )
 
 
@@ -213,3 +214,18 @@ def test_on_a_cpu_the_window_is_the_mark() -> None:
     assert got.low.tolist() == [0, 120]
     assert got.high.tolist() == [100, SPAN + 200]
     assert got.step_of.tolist() == [0, 0, 0]
+
+
+def test_periods_run_to_the_next_step_however_far_it_is() -> None:
+    marks = step_marks((0, 100), (130, 230), (900, 1000))
+    assert periods(marks).tolist() == [130, 770, 100]
+
+
+def test_a_step_whose_number_does_not_follow_ends_the_row() -> None:
+    marks = step_marks((0, 100), (130, 230), (900, 1000))
+    cycles = StepMarks([1, 2, 7], [0, 0, 0], marks.start, marks.end, "ProfilerStep")
+    assert periods(cycles).tolist() == [130, 100, 100]
+
+
+def test_periods_of_no_steps() -> None:
+    assert periods(step_marks()).tolist() == []

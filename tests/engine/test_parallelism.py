@@ -129,6 +129,13 @@ class TestZeroOneAndTwo:
         calls = [*reduces(PSI), ("all_gather", PSI)]
         assert inferred(traffic_of(calls), given=Given(zero_stage=2)).strategy == "zero2"
 
+    @pytest.mark.parametrize("stage", [0, 3])
+    def test_a_stage_that_does_not_fit_is_said_and_not_taken(self, stage: int) -> None:
+        calls = [*reduces(PSI), ("all_gather", PSI)]
+        found = inferred(traffic_of(calls), given=Given(zero_stage=stage))
+        assert found.strategy == "zero1-or-2"
+        assert f"stage {stage}, given by --layout, does not fit this traffic" in found.evidence
+
 
 FSDP2 = {"FSDP::root_pre_forward": 1.0, "FSDP::all_gather (l.0)": 2.0}
 FSDP1 = {"FullyShardedDataParallel._pre_forward": 3.0}
