@@ -1,0 +1,41 @@
+"""Read true times on each rank's own clock, as every profiler does."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from tracelens.simulate.recording import Clock, RecordedRank, Recording
+
+_Timed = TypeVar("_Timed")
+
+
+def read(recording: Recording) -> Recording:
+    """Return the run with every time as the rank's own clock shows it."""
+    return dataclasses.replace(recording, ranks=[_on_own_clock(rank) for rank in recording.ranks])
+
+
+def reading(clock: Clock, true_ns: int) -> int:
+    """Return what a clock shows at a true time; order is kept."""
+    return true_ns + clock.offset_ns + round(true_ns * clock.drift_ppm / 1e6)
+
+
+def _on_own_clock(rank: RecordedRank) -> RecordedRank:
+    def shown(events: list[_Timed]) -> list[_Timed]:
+        return [
+            dataclasses.replace(  # type: ignore[type-var]
+                event,
+                start=reading(rank.clock, event.start),  # type: ignore[attr-defined]
+                end=reading(rank.clock, event.end),  # type: ignore[attr-defined]
+            )
+            for event in events
+        ]
+
+    return dataclasses.replace(
+        rank,
+        launches=shown(rank.launches),
+        device_events=shown(rank.device_events),
+        communications=shown(rank.communications),
+        ranges=shown(rank.ranges),
+    )
