@@ -8,6 +8,7 @@ only the range the name. An operation is counted once, however many records and 
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tracelens.operations import Rule
 
 COMPUTE, COMMUNICATION, COPY = 0, 1, 2
+_MESSAGE = re.compile(r":(?:send|recv) \d+(?:->|<-)(\d+)")
 
 
 @dataclass(slots=True)
@@ -165,9 +167,24 @@ class Evidence:
         for column in _NUMBERS:
             value = self._first(column, rows)
             merged[column] = None if value is None else int(value)
+        if op in _P2P and merged["peer"] is None and merged["root"] is None:
+            merged["root"] = self._named_peer(rows)
         for column in _TEXTS:
             merged[column] = next((v for row in rows if (v := self.columns[column][row])), "")
         return Operation(op=op, source=source, **merged)
+
+    def _named_peer(self, rows: Sequence[int]) -> int | None:
+        """Return the peer's group rank as the range of a message names it: `nccl:send 0->1`.
+
+        Arguments say it since torch 2.5 only.
+        """
+        inside = [range_ for row in rows for range_ in self._ranges_inside(row)]
+        names = (_MESSAGE.search(self.name(row)) for row in (*rows, *inside))
+        return next((int(match[1]) for match in names if match), None)
+
+    def _ranges_inside(self, row: int) -> list[int]:
+        thread, start, end = (int(self.columns[c][row]) for c in ("thread", "start", "end"))
+        return self.ranges["annotation"].between(thread, start, end + 1)
 
     def _first(self, column: str, rows: Sequence[int]) -> Any:
         # A size of 0 in a weaker layer means "not recorded", so the first known one wins.
