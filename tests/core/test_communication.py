@@ -244,6 +244,19 @@ class TestBatches:
         (operation,) = identified(trace).operations
         assert (operation.op, operation.peer, operation.in_elems) == ("send", 3, 64)
 
+    @pytest.mark.parametrize("link", ["args", "external", "time"])
+    def test_before_torch_2_5_the_range_names_the_peer(self, link: Any) -> None:
+        trace = Trace(world=8, schema=Schema(torch="2.4"))
+        trace.collective("recv", 500, 60, 64, 64, kernel=SEND_RECV, link=link)
+        trace.mark("nccl:recv 0<-5", 476, 20)
+        (operation,) = identified(trace).operations
+        assert (operation.op, operation.peer, operation.root) == ("recv", None, 5)
+
+    def test_in_a_batch_too(self) -> None:
+        trace = Trace(world=8, schema=Schema(torch="2.4"))
+        trace.point_to_point(500, 60, [("send", 3, 64), ("recv", 6, 64)])
+        assert trace.reduce().operations["peer"].tolist() == [3, 6]
+
 
 class TestCopyEngines:
     def test_copies_of_a_record_that_has_no_kernel_communicate(self) -> None:

@@ -198,8 +198,9 @@ def test_the_engine_sees_one_run(recording: Recording, torch: str, tmp_path: Pat
     analysis = tracelens.analyze(tmp_path)
     assert [rank.rank for rank in analysis.ranks] == [0, 1, 2, 3]
     assert [step.step for step in analysis.ranks[0].devices[0].steps] == [5, 6]
-    warnings = [n.code for n in analysis.notices if n.level == "warning"]
-    assert warnings == []
+    assert [n.code for n in analysis.notices if n.level == "warning"] == []
+    (mark,) = [n for n in analysis.notices if n.code == "simulated"]
+    assert mark.message.startswith("4 files written by a simulator")
 
 
 # layout ------------------------------------------------------------------------------------------

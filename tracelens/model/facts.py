@@ -25,7 +25,8 @@ class RankInfo:
     """Facts about one rank's file.
 
     `untimed` counts device events without a usable time per (process, device); `truncated` means
-    that events are missing at the end, so every sum is a lower bound.
+    that events are missing at the end, so every sum is a lower bound; `simulated` that the
+    file says it comes from a simulator.
     """
 
     path: str
@@ -46,6 +47,7 @@ class RankInfo:
     truncated: bool = False
     damaged_device_events: int = 0
     shapes_recorded: bool | None = None
+    simulated: bool = False
     untimed: dict[tuple[int, int], int] = field(default_factory=dict)
     notices: tuple[Notice, ...] = ()
     cycle: int = 0
