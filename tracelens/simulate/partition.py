@@ -27,7 +27,8 @@ class Steps:
     Attributes:
         marks: Their ranges.
         events: Per step the device events it launched.
-        windows: Per step the device's time that counts as its own, [low, high).
+        windows: Per step the device's time that counts as its own, [low, high), as the rank's own
+            clock shows it.
     """
 
     marks: list[Range]
@@ -48,9 +49,10 @@ def steps_of(rank: RecordedRank, options: Options) -> Steps:
             place += 1
         if place < len(marks) and at >= marks[place].start:
             events[place].append(event)
-    lows = [min(event.start for event in listed) for listed in events]
-    lag = lows[-1] - marks[-1].start
-    last = max(*(event.end for event in events[-1]), marks[-1].end + lag)
+    lows = [reading(rank.clock, min(event.start for event in listed)) for listed in events]
+    begun, ended = (reading(rank.clock, at) for at in (marks[-1].start, marks[-1].end))
+    lag = lows[-1] - begun
+    last = max(ended + lag, *(reading(rank.clock, event.end) for event in events[-1]))
     return Steps(marks, events, list(zip(lows, [*lows[1:], last], strict=True)))
 
 
@@ -68,8 +70,7 @@ def partition(rank: RecordedRank, steps: Steps) -> list[dict[str, object]]:
         for event in rank.device_events
     ]
     result: list[dict[str, object]] = []
-    for mark, window in zip(steps.marks, steps.windows, strict=True):
-        low, high = (reading(rank.clock, at) for at in window)
+    for mark, (low, high) in zip(steps.marks, steps.windows, strict=True):
         number = int(mark.name.partition("#")[2])
         result.append({"step": number, **_classes(shown, low, high)})
     return result
