@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens import (
+    blame,
     breakdown,
     causes,
     collectives,
@@ -73,7 +74,8 @@ def analyse(
     ]
     rows = collectives.collective_results(table, kinds, waits)
     pipes = pipeline.observe(run, table, concluded.role, waits.clocks)
-    late = causes.explained(waiting.stragglers(waits, _recorded(run)), ranks)
+    charged = blame.charge(run, table, waits)
+    late = causes.explained(waiting.stragglers(waits, _recorded(run), charged), ranks)
     facts = _facts(run)
     hosts = {rank.rank: rank.cycles[0].info.host for rank in run.ranks}
     return result.Analysis(
