@@ -97,7 +97,7 @@ def events(
 ) -> list[HostEvent]:
     """Return all host events of a rank in order of start, numbered."""
     found = [*_ranges(rank), *_records(rank, recording, links, splits, torch)]
-    found += _batches(rank, links)
+    found += _batches(rank, links, torch)
     found.sort(key=lambda event: (event.start, -event.end))
     return [replace(event, external=number) for number, event in enumerate(found, 1)]
 
@@ -133,8 +133,11 @@ def _inside(record: HostEvent, launch: Launch | None) -> tuple[int, int]:
     return (record.start + launch.start) // 2, (record.end + launch.end + 1) // 2
 
 
-def _batches(rank: RecordedRank, links: Links) -> Iterator[HostEvent]:
-    """Yield the range around each ncclGroupEnd: it launches what `batch_isend_irecv` collected."""
+def _batches(rank: RecordedRank, links: Links, torch: str) -> Iterator[HostEvent]:
+    """Yield the range around each ncclGroupEnd: it launches what `batch_isend_irecv` collected.
+
+    Until pytorch 160680 (2025) nothing closed it but the end of the work object, after the kernel.
+    """
     batches: dict[int, list[int]] = defaultdict(list)
     for index, one in enumerate(rank.communications):
         if one.batch is not None:
@@ -142,9 +145,11 @@ def _batches(rank: RecordedRank, links: Links) -> Iterator[HostEvent]:
     for indices in batches.values():
         launch = links.launch_of(indices[0])
         if launch is not None:
+            closed = links.carriers[indices[0]].end if torch == "2.4" else launch.end
             last = _last_end(rank.communications[index] for index in indices)
             start = (last + launch.start) // 2 if last <= launch.start else launch.start
-            yield HostEvent(ANNOTATION, "nccl:coalesced", launch.thread, start, launch.end)
+            end = max(launch.end, closed)
+            yield HostEvent(ANNOTATION, "nccl:coalesced", launch.thread, start, end)
 
 
 def _last_end(communications: Iterable[Communication]) -> int:
