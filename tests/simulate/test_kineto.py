@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from recordings import Run
+from whole_run import everything
 
 import tracelens
 from tracelens.communication import identify
@@ -22,7 +23,7 @@ from tracelens.simulate import clocks, kineto
 from tracelens.simulate.kineto.arguments import cut
 from tracelens.simulate.kineto.text import BASE_NS, microseconds
 from tracelens.simulate.nesting import Span, innermost
-from tracelens.simulate.recording import Clock, Group
+from tracelens.simulate.recording import Group
 from tracelens_kineto import KinetoParser
 
 if TYPE_CHECKING:
@@ -30,37 +31,6 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import RankTrace
     from tracelens.simulate.recording import RecordedRank, Recording
-
-PIPELINE = Group("1", "PIPELINE_MODEL_PARALLEL_GROUP", (0, 2))
-OTHER_PIPELINE = Group("2", "PIPELINE_MODEL_PARALLEL_GROUP", (1, 3))
-UNEVEN = Group("3", "mesh_odd", (0, 1, 3))
-CLOCKS = {
-    0: Clock(),
-    1: Clock(-1_234_567, 17.3),
-    2: Clock(987_654_321, -42.0),
-    3: Clock(5, 0.001),
-}
-
-
-def everything(sizes: dict[int, Clock] | None = None) -> Recording:
-    """Return a run of four ranks with every kind of event."""
-    run = Run(4, [PIPELINE, OTHER_PIPELINE, UNEVEN], sizes or CLOCKS, per_node=2)
-    for number in (5, 6):
-        with run.step(number):
-            run.copy().memset().compute()
-            with run.range("## forward ##"):
-                run.collective("all_gather", 4096).compute(20_007, ranks=[1, 3])
-                run.exchange(0, 2).exchange(1, 3, 777)
-                run.message(2, 0, 512, group=1)
-            with run.backward():
-                run.compute().collective("reduce_scatter", 4096, dtype="Float")
-                run.collective("all_reduce", 3 * 977, group=3)
-                run.exchange(0, 2, group=1)
-                run.collective(
-                    "all_to_all", splits=[[1, 2, 3, 4], [5, 6, 7, 8], [0, 0, 0, 9], [4, 3, 2, 1]]
-                )
-            run.collective("broadcast", 64, dtype="Long").compute(3_001, name="adam")
-    return run.recording()
 
 
 def written(recording: Recording, folder: Path, torch: str) -> list[RankTrace]:
