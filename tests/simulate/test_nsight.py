@@ -19,7 +19,7 @@ from whole_run import everything
 
 from tracelens.dtypes import item_size
 from tracelens.simulate import clocks, nsight
-from tracelens.simulate.host import Links, batches
+from tracelens.simulate.host_events import Links, batches
 from tracelens.simulate.nsight import tables
 from tracelens.simulate.nsight.payloads import Nccl
 from tracelens.simulate.recording import Group

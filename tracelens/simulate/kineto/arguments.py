@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from tracelens.simulate.host import MESSAGES, peer_in_group
+from tracelens.simulate.host_events import MESSAGES, peer_in_group
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

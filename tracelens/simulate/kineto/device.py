@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens.simulate.host import OPERATOR
+from tracelens.simulate.host_events import OPERATOR
 from tracelens.simulate.kineto import arguments, text
 from tracelens.simulate.nesting import innermost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens.simulate.host import HostEvent, Links, Splits
+    from tracelens.simulate.host_events import HostEvent, Links, Splits
     from tracelens.simulate.recording import DeviceEvent, Launch, RecordedRank, Recording
 
 _CATEGORIES = {"kernel": "kernel", "copy": "gpu_memcpy", "memset": "gpu_memset"}

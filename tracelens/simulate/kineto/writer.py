@@ -5,9 +5,8 @@ from __future__ import annotations
 import gzip
 from typing import TYPE_CHECKING
 
-from tracelens.simulate import clocks
-from tracelens.simulate import host as host_side
-from tracelens.simulate.host import OPERATOR, RECORD, HostEvent, Links, Splits
+from tracelens.simulate import clocks, host_events
+from tracelens.simulate.host_events import OPERATOR, RECORD, HostEvent, Links, Splits
 from tracelens.simulate.kineto import arguments, device, header, text
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def _events(rank: RecordedRank, recording: Recording, splits: Splits, torch: str
     """Yield the events in the release's order: names first since 2.12, else last."""
     first, last = _extent(rank)
     links = Links.of(rank)
-    host = host_side.events(rank, recording.groups, links, batches_closed=torch != "2.4")
+    host = host_events.events(rank, recording.groups, links, batches_closed=torch != "2.4")
     names = list(_names(rank, host, first, torch))
     if torch != "2.4":
         yield from names

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tracelens.dtypes import item_size
-from tracelens.simulate.host import ANNOTATION, HostEvent, batches, peer_in_group
+from tracelens.simulate.host_events import ANNOTATION, HostEvent, batches, peer_in_group
 from tracelens.simulate.nsight import payloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens.simulate.host import Links, Splits
+    from tracelens.simulate.host_events import Links, Splits
     from tracelens.simulate.recording import Communication, RecordedRank, Recording
 
 _CALLS = {

@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from tracelens.simulate.host import ANNOTATION, RECORD
+from tracelens.simulate.host_events import ANNOTATION, RECORD
 from tracelens.simulate.nsight import payloads
 from tracelens.simulate.nsight.calls import Call
 from tracelens.simulate.nsight.ids import global_thread
@@ -14,7 +14,7 @@ from tracelens.simulate.nsight.ids import global_thread
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tracelens.simulate.host import HostEvent
+    from tracelens.simulate.host_events import HostEvent
     from tracelens.simulate.nsight.calls import Communicator
     from tracelens.simulate.nsight.payloads import Nccl
     from tracelens.simulate.nsight.tables import Database

@@ -6,9 +6,8 @@ import datetime
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelens.simulate import clocks
-from tracelens.simulate import host as host_side
-from tracelens.simulate.host import Links, Splits
+from tracelens.simulate import clocks, host_events
+from tracelens.simulate.host_events import Links, Splits
 from tracelens.simulate.nsight import about, device, ranges
 from tracelens.simulate.nsight.calls import Calls
 from tracelens.simulate.nsight.payloads import Nccl
@@ -132,7 +131,7 @@ def _add_ranges(
     options: Options,
 ) -> None:
     links = Links.of(rank)
-    host = host_side.events(rank, recording.groups, links)
+    host = host_events.events(rank, recording.groups, links)
     calls = Calls(rank, recording, host, links, splits)
     made = calls.all()
     main = next((event.thread for event in host if event.kind == "step"), rank.process)
