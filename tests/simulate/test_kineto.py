@@ -76,7 +76,7 @@ def test_device_events_come_back_exactly(recording: Recording, traces: list[Rank
                 on_clock(rank, event.start), on_clock(rank, event.end), event.copy_bytes,
                 on_clock(rank, launches[event.correlation].start),
                 on_clock(rank, launches[event.correlation].end),
-                launches[event.correlation].thread,
+                rank.thread_id(launches[event.correlation].thread),
             )
             for event in rank.device_events
         ]  # fmt: skip

@@ -273,7 +273,7 @@ def test_kernels_of_groups_are_launched_where_the_group_ends(
             assert launch is not None
             at = begin + clocks.reading(rank.clock, launch.start)
             back = begin + clocks.reading(rank.clock, launch.end)
-            thread = process_of(rank) | launch.thread
+            thread = process_of(rank) | rank.thread_id(launch.thread)
             (end,) = [
                 c
                 for c in calls
