@@ -363,6 +363,13 @@ class _Linker:
         return self.batch_op[coalesced]
 
     def _coalesced(self, layers: list[tuple[str, int]]) -> int | None:
+        """Return the range of the batch whose end launched a kernel.
+
+        Kernels with a record of their own belong to no batch: until pytorch 160680 (2025) the range
+        stayed open long after its batch.
+        """
+        if any(source in ("args", "record") for source, _ in layers):
+            return None
         ranges = (row for source, row in layers if source == "annotation")
         return next((r for r in ranges if self.evidence.name(r).endswith(":coalesced")), None)
 
