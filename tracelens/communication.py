@@ -9,6 +9,7 @@ records and kernels it has.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tracelens.operations import Rule
 
 COMPUTE, COMMUNICATION, COPY = 0, 1, 2
+_MESSAGE = re.compile(r":(?:send|recv) \d+(?:->|<-)(\d+)")
 
 
 @dataclass(slots=True)
@@ -174,9 +176,24 @@ class Evidence:
         for column in _NUMBERS:
             value = self._first(column, rows)
             merged[column] = None if value is None else int(value)
+        if op in _P2P and merged["peer"] is None and merged["root"] is None:
+            merged["root"] = self._named_peer(rows)
         for column in _TEXTS:
             merged[column] = next((v for row in rows if (v := self.columns[column][row])), "")
         return Operation(op=op, source=source, **merged)
+
+    def _named_peer(self, rows: Sequence[int]) -> int | None:
+        """Return the peer's group rank as the range of a message names it: `nccl:send 0->1`.
+
+        Arguments say it since torch 2.5 only.
+        """
+        inside = [range_ for row in rows for range_ in self._ranges_inside(row)]
+        names = (_MESSAGE.search(self.name(row)) for row in (*rows, *inside))
+        return next((int(match[1]) for match in names if match), None)
+
+    def _ranges_inside(self, row: int) -> list[int]:
+        thread, start, end = (int(self.columns[c][row]) for c in ("thread", "start", "end"))
+        return self.ranges["annotation"].between(thread, start, end + 1)
 
     def _first(self, column: str, rows: Sequence[int]) -> Any:
         # A size of 0 in a weaker layer means "not recorded", so the first known one wins.
@@ -378,6 +395,13 @@ class _Linker:
         return self.batch_op[coalesced]
 
     def _coalesced(self, layers: list[tuple[str, int]]) -> int | None:
+        """Return the range of the batch whose end launched a kernel.
+
+        Kernels with a record of their own belong to no batch: until pytorch 160680 (2025) the range
+        stayed open long after its batch.
+        """
+        if any(source in ("args", "record") for source, _ in layers):
+            return None
         ranges = (row for source, row in layers if source == "annotation")
         return next((r for r in ranges if self.evidence.name(r).endswith(":coalesced")), None)
 

@@ -38,6 +38,10 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "skipped-file": NoticeKind("info", "left out: {reason}"),
     "unreadable-file": NoticeKind("warning", "could not be read: {reason}; its rank is missing"),
+    "simulated": NoticeKind(
+        "info",
+        "{count} file{s} written by a simulator, as said inside: times were computed, not measured",
+    ),
     "rank-unknown": NoticeKind(
         "warning", "says no rank, neither inside nor in its name; it is shown as rank {rank}"
     ),

@@ -97,6 +97,8 @@ def assemble(reductions: list[RankReduction], asked: frozenset[int] | None = Non
         notices.append(notice("selected-ranks", ranks=ranges(sorted(present))))
     if missing:
         notices.append(_missing_notice(missing, world or 0))
+    if simulated := sum(reduction.info.simulated for reduction in reductions):
+        notices.append(notice("simulated", count=simulated))
     run = Run(ranks, world, missing, duplicated, notices)
     notices += _apart_in_time(run)
     _decide_means(run)

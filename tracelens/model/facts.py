@@ -38,9 +38,10 @@ class RankInfo:
     """Facts about one rank's file.
 
     `untimed` counts device events without a usable time per (process, device); `truncated` means
-    that events are missing at the end, so every sum is a lower bound. `local_rank` is the place of
-    the process among those of its file, in order of their devices. `hints` says in the profiler's
-    words how to get what a file may lack: `bytes` and `steps`.
+    that events are missing at the end, so every sum is a lower bound; `simulated` that the
+    file says it comes from a simulator. `local_rank` is the place of the process among those of
+    its file, in order of their devices. `hints` says in the profiler's words how to get what a
+    file may lack: `bytes` and `steps`.
     """
 
     path: str
@@ -62,6 +63,7 @@ class RankInfo:
     truncated: bool = False
     damaged_device_events: int = 0
     shapes_recorded: bool | None = None
+    simulated: bool = False
     untimed: dict[tuple[int, int], int] = field(default_factory=dict)
     notices: tuple[Notice, ...] = ()
     hints: dict[str, str] = field(default_factory=dict)
