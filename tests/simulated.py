@@ -98,7 +98,7 @@ def offset_errors(run: Simulated) -> dict[int, int]:
     clocks = {rank.rank: rank.clock for rank in run.whole.ranks}
     middle = int(np.median([m["end_ns"] for i in run.truth["instances"] for m in i["members"]]))
     found = run.waiting.clocks
-    errors = {}
+    errors: dict[int, int] = {}
     for rank, offset in found.offset_ns.items():
         first = min(r for r, c in found.component.items() if c == found.component[rank])
         true = reading(clocks[rank], middle) - reading(clocks[first], middle)

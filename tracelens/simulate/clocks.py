@@ -21,7 +21,7 @@ def read(recording: Recording, begin_ns: int = 0) -> Recording:
         recording: The run in true time.
         begin_ns: What a right clock shows when the run begins.
     """
-    ranks = [_on_own_clock(rank, begin_ns) for rank in recording.ranks]
+    ranks = [of_rank(rank, begin_ns) for rank in recording.ranks]
     return dataclasses.replace(recording, ranks=ranks)
 
 
@@ -30,7 +30,9 @@ def reading(clock: Clock, true_ns: int) -> int:
     return true_ns + clock.offset_ns + round(true_ns * clock.drift_ppm / 1e6)
 
 
-def _on_own_clock(rank: RecordedRank, begin_ns: int) -> RecordedRank:
+def of_rank(rank: RecordedRank, begin_ns: int = 0) -> RecordedRank:
+    """Return one rank with every time as its own clock shows it; arguments as of `read`."""
+
     def shown(events: list[_Timed]) -> list[_Timed]:
         return [
             dataclasses.replace(  # type: ignore[type-var]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from tracelens.simulate.host_events import MESSAGES, peer_in_group
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,24 +25,7 @@ COLLECTIVE_NAMES = {
     "send": "send",
     "recv": "recv",
 }
-_ANNOTATIONS = {
-    "all_reduce": "nccl:all_reduce",
-    "all_gather": "nccl:_all_gather_base",
-    "reduce_scatter": "nccl:_reduce_scatter_base",
-    "all_to_all": "nccl:all_to_all",
-    "broadcast": "nccl:broadcast",
-}
-_MESSAGES = ("send", "recv")
 _LONGEST_LIST = 30  # torch/csrc/profiler/util.h: kTruncatLength
-
-
-def annotation(communication: Communication, group: Group, rank: int) -> str:
-    """Return the name of the range the process group opens; messages name group ranks."""
-    if communication.op not in _MESSAGES:
-        return _ANNOTATIONS[communication.op]
-    arrow = "->" if communication.op == "send" else "<-"
-    here, there = group.ranks.index(rank), _group_rank(communication, group, rank)
-    return f"nccl:{communication.op} {here}{arrow}{there}"
 
 
 def of_record(
@@ -87,7 +72,7 @@ def _shared(
         "Process Group Description": group.description,
         "Process Group Ranks": _ranks(group.ranks),
     }
-    if torch != "2.4" and communication.op in _MESSAGES:
+    if torch != "2.4" and communication.op in MESSAGES:
         end = "Dst Rank" if communication.op == "send" else "Src Rank"
         args[end] = communication.peer
     return args
@@ -105,7 +90,7 @@ def _comms_id(communication: Communication, group: Group) -> str:
     torch hashes the same facts with a function of its own.
     """
     start, stride = _strided(group.ranks)
-    message = communication.op in _MESSAGES
+    message = communication.op in MESSAGES
     facts = (group.name, communication.seq, message, start, stride, len(group.ranks))
     digest = hashlib.blake2b(repr(facts).encode(), digest_size=8).digest()
     return str(int.from_bytes(digest, "little"))
@@ -113,9 +98,8 @@ def _comms_id(communication: Communication, group: Group) -> str:
 
 def _group_rank(communication: Communication, group: Group, rank: int) -> int:
     """Return "Rank": the own one in the group, but the peer's or the root's where there is one."""
-    if communication.op in _MESSAGES:
-        assert communication.peer is not None, "a message has a peer"
-        return group.ranks.index(communication.peer)
+    if communication.op in MESSAGES:
+        return peer_in_group(communication, group)
     return 0 if communication.op == "broadcast" else group.ranks.index(rank)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelens.simulate.host_events import OPERATOR
 from tracelens.simulate.kineto import arguments, text
-from tracelens.simulate.kineto.host import ANNOTATION, OPERATOR, HostEvent, Links, Splits
 from tracelens.simulate.nesting import innermost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tracelens.simulate.host_events import HostEvent, Links, Splits
     from tracelens.simulate.recording import DeviceEvent, Launch, RecordedRank, Recording
 
 _CATEGORIES = {"kernel": "kernel", "copy": "gpu_memcpy", "memset": "gpu_memset"}
@@ -47,7 +48,7 @@ def texts(
     torch: str,
 ) -> Iterator[str]:
     """Yield runtime calls and what they launched, by correlation, then the ranges on streams."""
-    operators = _around(rank, host, OPERATOR)
+    operators = _around(rank, host, operators=True)
     device = {event.correlation: event for event in rank.device_events}
     calls = {launch.correlation: launch for launch in rank.launches}
     for correlation in sorted(device.keys() | calls.keys()):
@@ -60,12 +61,16 @@ def texts(
         if call is not None:
             yield _call(call, rank, external, torch)
             phase = "s" if event is not None or "Launch" in call.name else "f"
-            yield text.flow(phase, correlation, rank.process, call.thread, call.start)
+            thread = rank.thread_id(call.thread)
+            yield text.flow(phase, correlation, rank.process, thread, call.start)
     yield from _on_streams(rank, host, links, torch)
 
 
-def _around(rank: RecordedRank, host: list[HostEvent], category: str) -> dict[tuple[int, int], int]:
-    spans = [event.span for event in host if event.category == category]
+def _around(
+    rank: RecordedRank, host: list[HostEvent], *, operators: bool
+) -> dict[tuple[int, int], int]:
+    """Return the innermost operator, or the innermost annotation, around each launch."""
+    spans = [event.span for event in host if (event.kind == OPERATOR) == operators]
     return innermost(spans, ((launch.thread, launch.start) for launch in rank.launches))
 
 
@@ -114,15 +119,16 @@ def _call(call: Launch, rank: RecordedRank, external: int | None, torch: str) ->
         args = {"External id": external} | args
     driver = call.name.startswith("cu") and not call.name.startswith("cuda")
     category = "cuda_driver" if driver else "cuda_runtime"
-    return text.complete(category, call.name, rank.process, call.thread, call.start, call.end, args)
+    thread = rank.thread_id(call.thread)
+    return text.complete(category, call.name, rank.process, thread, call.start, call.end, args)
 
 
 def _on_streams(
     rank: RecordedRank, host: list[HostEvent], links: Links, torch: str
 ) -> Iterator[str]:
     """Yield each annotation once more on every stream where something was launched from it."""
-    annotations = _around(rank, host, ANNOTATION)
-    names = {event.external: event.name for event in host}
+    annotations = _around(rank, host, operators=False)
+    names = {event.number: event.name for event in host}
     extents: dict[tuple[int, int], tuple[int, int]] = {}
     for event in rank.device_events:
         call = links.launches.get(event.correlation)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gzip
 from typing import TYPE_CHECKING
 
-from tracelens.simulate import clocks
-from tracelens.simulate.kineto import device, header, text
-from tracelens.simulate.kineto import host as host_side
-from tracelens.simulate.kineto.host import HostEvent, Links, Splits
+from tracelens.simulate import clocks, host_events
+from tracelens.simulate.host_events import OPERATOR, RECORD, HostEvent, Links, Splits
+from tracelens.simulate.kineto import arguments, device, header, text
+from tracelens.simulate.recording import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,24 +73,31 @@ def _events(rank: RecordedRank, recording: Recording, splits: Splits, torch: str
     """Yield the events in the release's order: names first since 2.12, else last."""
     first, last = _extent(rank)
     links = Links.of(rank)
-    host = host_side.events(rank, recording, links, splits, torch)
+    host = host_events.events(rank, recording.groups, links, batches_closed=torch != "2.4")
     names = list(_names(rank, host, first, torch))
     if torch != "2.4":
         yield from names
-    for event in sorted(host, key=lambda event: (event.thread, event.external)):
-        yield _host_event(event, rank)
+    for event in sorted(host, key=lambda event: (event.thread, event.number)):
+        yield _host_event(event, rank, recording, splits, torch)
     yield from device.texts(rank, recording, host, links, splits, torch)
     if torch == "2.4":
         yield from names
     yield from _span(first, last)
 
 
-def _host_event(event: HostEvent, rank: RecordedRank) -> str:
-    args = {"External id": event.external, "Record function id": 0, **event.args}
-    args["Ev Idx"] = event.external - 1
-    return text.complete(
-        event.category, event.name, rank.process, event.thread, event.start, event.end, args
-    )
+def _host_event(
+    event: HostEvent, rank: RecordedRank, recording: Recording, splits: Splits, torch: str
+) -> str:
+    args: dict[str, object] = {"External id": event.number, "Record function id": 0}
+    if event.name == RECORD and event.communication is not None:
+        one = rank.communications[event.communication]
+        received = splits.received(one, rank.rank)
+        group = recording.groups[one.group]
+        args |= arguments.of_record(one, group, rank.rank, torch, received)
+    args["Ev Idx"] = event.number - 1
+    category = "cpu_op" if event.kind == OPERATOR else "user_annotation"
+    thread = rank.thread_id(event.thread)
+    return text.complete(category, event.name, rank.process, thread, event.start, event.end, args)
 
 
 def _names(rank: RecordedRank, host: list[HostEvent], at: int, torch: str) -> Iterator[str]:
@@ -102,10 +109,10 @@ def _names(rank: RecordedRank, host: list[HostEvent], at: int, torch: str) -> It
     for stream in sorted({event.stream for event in rank.device_events}):
         yield from _thread(rank.device, stream, f"stream {stream} ", at)
     threads = {event.thread for event in host} | {launch.thread for launch in rank.launches}
-    main = {event.thread for event in host if event.name.startswith("ProfilerStep#")}
     for thread in sorted(threads):
-        kind = "python" if thread in main else "pt_autograd_0"
-        yield from _thread(rank.process, thread, f"thread {thread} ({kind})", at)
+        kind = "python" if thread == MAIN else f"pt_autograd_{thread - 1}"
+        number = rank.thread_id(thread)
+        yield from _thread(rank.process, number, f"thread {number} ({kind})", at)
 
 
 def _process(number: int, label: str, place: int, at: int) -> Iterator[str]:
