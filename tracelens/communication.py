@@ -156,7 +156,9 @@ class Evidence:
     def value(self, column: str, row: int) -> Any:
         """Return a value, or None for a missing integer."""
         value = self.columns[column][row]
-        return None if isinstance(value, (int, np.integer)) and value == NONE else value
+        if isinstance(value, (int, np.integer)):
+            return None if value == NONE else int(value)
+        return value
 
     def name(self, row: int) -> str:
         """Return the recorded name of a row."""

@@ -40,14 +40,16 @@ class Call:
 class GroupTraffic:
     """Parameter-like traffic of one group: elements per step and rank, by operation.
 
-    `by_step` holds the first rank's elements of each complete step.
+    `by_step` holds the first rank's elements of each complete step, `item_bytes` the bytes of one
+    element, `unknown` and `untyped` count the calls without a size and with bytes but no type.
     """
 
     group: MergedGroup
     elements: dict[str, float]
     calls: list[Call]
-    dtypes: dict[str, str]
+    item_bytes: dict[str, int]
     unknown: int = 0
+    untyped: int = 0
     by_step: list[int] = field(default_factory=list)
 
     def total(self, *ops: str) -> float:
@@ -78,7 +80,7 @@ def observe(run: Run, table: OperationsTable) -> Traffic:
         _group_traffic(table, group, frame[counted & (frame["group"] == group.index).to_numpy()])
         for group in table.groups
     ]
-    present = [g for g in groups if g.calls or g.unknown]
+    present = [g for g in groups if g.calls or g.unknown or g.untyped]
     steps = sum(table.complete_steps.values())
     return Traffic(present, kinds, _marks(run), steps)
 
@@ -142,13 +144,18 @@ def _group_traffic(table: OperationsTable, group: MergedGroup, frame: pd.DataFra
     ranks = sorted(set(frame["rank"]))
     steps = sum(table.complete_steps[rank] for rank in ranks)
     elements: dict[str, float] = {}
-    dtypes: dict[str, str] = {}
+    item_bytes: dict[str, int] = {}
     for code, rows in known.groupby("op"):
         name = OPERATIONS[int(str(code))]
         elements[name] = float(rows["elements"].sum()) / steps if steps else 0.0
-        dtypes[name] = str(rows.groupby("dtype")["elements"].sum().idxmax())
-    unknown = len(frame) - len(known)
-    return GroupTraffic(group, elements, _reference_step(known), dtypes, unknown, _by_step(known))
+        sized = rows[rows["item_bytes"] != NONE].groupby("item_bytes")["elements"].sum()
+        item_bytes |= {name: int(str(sized.idxmax()))} if len(sized) else {}
+    without = frame[frame["elements"] == NONE]
+    untyped = int((without["buffer_bytes"] != NONE).sum())
+    counts = len(without) - untyped, untyped
+    return GroupTraffic(
+        group, elements, _reference_step(known), item_bytes, *counts, _by_step(known)
+    )
 
 
 def _by_step(frame: pd.DataFrame) -> list[int]:
