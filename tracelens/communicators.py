@@ -17,7 +17,7 @@ import numpy as np
 from tracelens.groups import role_of
 from tracelens.notices import notice
 from tracelens.operation_rows import ROW_COLUMNS, of_row, operation_row
-from tracelens.operations import CODE, RECV, SEND
+from tracelens.operations import ALL_TO_ALL, CODE, RECV, SEND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from tracelens.run import Run
 
     Row = Mapping[str, Any]
-
-_MESSAGES = {CODE[SEND], CODE[RECV]}
-_OF_MESSAGES = ("pp", "cp")
 
 
 @dataclass(slots=True)
@@ -131,11 +128,19 @@ def _completed(
         return replace(group, size=one.size, communicator=None)  # one id, several groups
     ranks = one.ranks()
     said = described.get(ranks, []) if ranks is not None else []
-    messages = bool(talk & _MESSAGES)
-    fitting = [text for text in said if (role_of(text)[0] in _OF_MESSAGES) == messages]
+    fitting = [text for text in said if role_of(text)[0] in _usual_roles(talk)]
     description = group.description or next(iter([*fitting, *said]), None)
     role, _ = role_of(description)
     return replace(group, size=one.size, ranks=ranks, description=description, role=role)
+
+
+def _usual_roles(talk: set[int]) -> tuple[str, ...]:
+    """Return the roles of groups with such operations, where one set of ranks has several."""
+    if talk & {CODE[SEND], CODE[RECV]}:
+        return ("pp", "cp")
+    if CODE[ALL_TO_ALL] in talk:
+        return ("ep", "cp")
+    return ("dp", "shard", "replicate", "edp", "tp", "embedding")
 
 
 def _recompute(cycle: RankReduction, place: int, rank: int) -> None:
