@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Megatron parallel_state.py and torch device_mesh.py spell these; order matters. Groups over two
 # dimensions (norms, amax) are no dimension; those for dispatching tokens are the experts'.
 _ROLES = (
-    (re.compile(r"expert_tensor_parallel|(?:^|_)etp(?:$|_)", re.I), "tp"),
+    (re.compile(r"expert_tensor_parallel|(?:^|_)etp(?:$|_)", re.I), "etp"),
     (re.compile(r"expert_tensor_and_model", re.I), "ep"),
     (re.compile(r"_and_|tensor_model_pipeline|_in_ep", re.I), "unknown"),
     (re.compile(r"expert.*data|edp|efsdp|mod_ep", re.I), "edp"),
