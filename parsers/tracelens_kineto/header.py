@@ -21,7 +21,8 @@ _FILE_RANK = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)|(?:^|[-_.])r(\d+)(?=[-_.]
 _FILE_HOST = re.compile(r"^(.+)_(\d+)\.\d{10,}\.pt\.trace\.json", re.IGNORECASE)
 _DECODER = json.JSONDecoder(strict=False)
 _KEYS = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "record_shapes",
-         "host_name", "hostname", "pytorch_version", "torch_version", "schemaVersion")  # fmt: skip
+         "host_name", "hostname", "pytorch_version", "torch_version", "schemaVersion",
+         "simulated")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Header:
     groups: tuple[ProcessGroup, ...] = ()
     devices: dict[int, str] = field(default_factory=dict)
     amd: bool = False
+    simulated: bool = False
 
 
 def read(header: bytes, footer: bytes) -> Header:
@@ -60,6 +62,7 @@ def read(header: bytes, footer: bytes) -> Header:
         groups=_groups(info.get("pg_config")),
         devices=devices,
         amd=amd,
+        simulated=bool(values.get("simulated")),
     )
 
 
