@@ -213,14 +213,15 @@ def describe(
         pipeline: What the messages showed; its stages are measured, so they win.
     """
     nodes = peaks.nodes
-    measured = (pipeline or {}).get("stage_of_rank") or {}
+    # Rings of context parallelism send messages too, and have no stages.
+    measured = ((pipeline or {}).get("stage_of_rank") or {}) if "pp" in found else {}
     stages = {int(rank): s for rank, s in measured.items() if isinstance(s, int)}
     shown = [found[name] for name in _AXES if name in found]
     ranks = sorted({*range(run.world_size or 0), *(rank.rank for rank in run.ranks)})
     positions = []
     for rank in ranks:
         at = {axis.name: axis.of_rank[rank] for axis in shown if rank in axis.of_rank}
-        if rank in stages and "pp" in at:
+        if rank in stages:
             at["pp"] = stages[rank]
         stage = stages.get(rank, at.get("pp"))
         positions.append(result.RankPosition(rank, at, stage, nodes.of_rank.get(rank)))
