@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 _FILE_RANK = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)|(?:^|[-_.])r(\d+)(?=[-_.])", re.IGNORECASE)
 _DECODER = json.JSONDecoder(strict=False)
-_KEYS = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "record_shapes",
-         "host_name", "hostname", "pytorch_version", "torch_version", "schemaVersion")  # fmt: skip
+# torch.profiler writes its settings that are on, with the value 1 (torch/profiler/profiler.py).
+_SETTINGS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
+_KEYS = (*_SETTINGS, "distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name",
+         "hostname", "pytorch_version", "torch_version", "schemaVersion")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Header:
     host: str | None = None
     framework_version: str | None = None
     shapes_recorded: bool | None = None
+    settings: tuple[str, ...] = ()
     groups: tuple[ProcessGroup, ...] = ()
     devices: dict[int, str] = field(default_factory=dict)
     amd: bool = False
@@ -55,6 +58,7 @@ def read(header: bytes, footer: bytes) -> Header:
         framework_version=_text(values.get("pytorch_version"))
         or _text(values.get("torch_version")),
         shapes_recorded=None if shapes is None else bool(shapes),
+        settings=tuple(name for name in _SETTINGS if _integer(values.get(name))),
         groups=_groups(info.get("pg_config")),
         devices=devices,
         amd=amd,

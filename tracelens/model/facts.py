@@ -25,7 +25,10 @@ class RankInfo:
     """Facts about one rank's file.
 
     `untimed` counts device events without a usable time per (process, device); `truncated` means
-    that events are missing at the end, so every sum is a lower bound.
+    that events are missing at the end, so every sum is a lower bound. `settings` are the
+    recorder's own that the file says were on, `recorded` how many events of each kind it holds
+    (kernel, copy, memset, call, operator, mark; frame: a Python frame; sync): `tracelens doctor`
+    reads both.
     """
 
     path: str
@@ -46,6 +49,8 @@ class RankInfo:
     truncated: bool = False
     damaged_device_events: int = 0
     shapes_recorded: bool | None = None
+    settings: tuple[str, ...] = ()
+    recorded: dict[str, int] = field(default_factory=dict)
     untimed: dict[tuple[int, int], int] = field(default_factory=dict)
     notices: tuple[Notice, ...] = ()
     cycle: int = 0
