@@ -21,7 +21,8 @@ _DECODER = json.JSONDecoder(strict=False)
 # torch.profiler writes its settings that are on, with the value 1 (torch/profiler/profiler.py).
 _SETTINGS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
 _KEYS = (*_SETTINGS, "distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name",
-         "hostname", "pytorch_version", "torch_version", "schemaVersion")  # fmt: skip
+         "hostname", "pytorch_version", "torch_version", "schemaVersion",
+         "simulated")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Header:
     groups: tuple[ProcessGroup, ...] = ()
     devices: dict[int, str] = field(default_factory=dict)
     amd: bool = False
+    simulated: bool = False
 
 
 def read(header: bytes, footer: bytes) -> Header:
@@ -62,6 +64,7 @@ def read(header: bytes, footer: bytes) -> Header:
         groups=_groups(info.get("pg_config")),
         devices=devices,
         amd=amd,
+        simulated=bool(values.get("simulated")),
     )
 
 

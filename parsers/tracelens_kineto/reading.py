@@ -80,6 +80,7 @@ def _finish(path: Path, source: Source, scan: Scan, collector: Collector) -> Ran
         shapes_recorded=facts.shapes_recorded,
         settings=facts.settings,
         recorded=dict(collector.recorded),
+        simulated=facts.simulated,
         untimed=_untimed(collector),
         notices=tuple(_notices(path, source, scan, collector, rank, truncated=truncated)),
     )

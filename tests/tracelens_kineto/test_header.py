@@ -27,6 +27,11 @@ def read_keys(before: dict[str, Any], after: dict[str, Any]) -> Header:
     return read(head.encode(), foot.encode())
 
 
+def test_a_simulator_says_so() -> None:
+    assert read_keys({"simulated": {"by": "tracelens", "seed": 0}}, {}).simulated
+    assert not read_keys({"schemaVersion": 1}, {}).simulated
+
+
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_all_facts(where: str) -> None:
     keys = {

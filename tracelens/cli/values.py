@@ -79,6 +79,18 @@ def layout(text: str) -> tuple[dict[str, int], int | None]:
     return dims, stage
 
 
+def rank_factor(text: str) -> tuple[int, float]:
+    """Read a rank and a factor: "3:1.3"."""
+    rank, _, factor = text.partition(":")
+    try:
+        found = int(rank), float(factor)
+    except ValueError:
+        found = -1, 0.0
+    if found[0] < 0 or not 0 < found[1] <= _LARGEST:
+        raise ValueError(f"{text!r} is no rank and factor; write 3:1.3")
+    return found
+
+
 def dtype(text: str) -> str:
     """Read a dtype such as bf16 or float32."""
     from tracelens.dtypes import item_size, standard_name
