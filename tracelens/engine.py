@@ -131,12 +131,14 @@ def examine(
     Raises:
         InputError: If nothing there can be analysed.
     """
+    from tracelens import communicators
     from tracelens.doctor.examination import examine as examine_run
     from tracelens.run import assemble
 
     options = options or Options()
     candidates, outcomes, reductions = _reduce(_as_list(paths), options, progress or Progress())
     run = assemble(reductions, options.ranks)
+    communicators.complete(run)
     return run, examine_run(run, _file_notices(candidates, outcomes))
 
 

@@ -103,7 +103,7 @@ def test_files_are_named_where_ranks_are_not_known(tmp_path: Path) -> None:
         trace.rank = None
         trace.write(tmp_path / f"{name}.json")
     out = run("doctor", ".", cwd=tmp_path, COLUMNS="300").out
-    assert "neither in the file nor in its name (a.json, b.json)" in out
+    assert "neither in the file nor in its name (all ranks)" in out
     assert "1 of 3 steps hold no optimizer step (b.json)" in out
 
 

@@ -168,20 +168,17 @@ def _lines(lack: Lack, run: Run) -> Iterator[str]:
 
 
 def _where(lack: Lack, run: Run) -> str:
-    """Name the ranks that lack it, or the files if the ranks are not known; nobody if all do."""
+    """Name the ranks that lack it, or the files where no file says its rank."""
     from tracelens.run import ranges
 
     cycles = [cycle for rank in run.ranks for cycle in rank.cycles]
-    if not lack.files or (len(cycles) == 1 and cycles[0].info.path in lack.files):
-        return ""  # nowhere in particular, or there is just one file
-    known = {cycle.info.path for cycle in cycles if cycle.info.rank is not None}
-    if lack.ranks and known.issuperset(lack.files):
-        everybody = len(lack.ranks) == len({rank.rank for rank in run.ranks})
-        if everybody and len(lack.ranks) > 1:
-            return " (all ranks)"
+    named = {cycle.info.path for cycle in cycles if cycle.info.rank is not None}
+    if lack.ranks and set(lack.ranks) == {rank.rank for rank in run.ranks}:
+        return " (all ranks)" if len(lack.ranks) > 1 else ""
+    if lack.ranks and named.issuperset(lack.files):
         return f" ({'ranks' if len(lack.ranks) > 1 else 'rank'} {ranges(list(lack.ranks))})"
     more = f", and {len(lack.files) - 3:,} more" if len(lack.files) > 3 else ""
-    return f" ({', '.join(lack.files[:3])}{more})"
+    return f" ({', '.join(lack.files[:3])}{more})" if lack.files else ""
 
 
 def _wrapped(text: str, *, first: str, rest: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracelens.doctor import kineto, other, whole_run
+from tracelens.doctor import kineto, nsight, other, whole_run
 from tracelens.doctor.check import LEVELS, Check, Found, Lack, Level
 
 if TYPE_CHECKING:
@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from tracelens.model.result import Notice
     from tracelens.run import Run
 
-_BY_FORMAT = {"kineto": kineto.CHECKS}
+_BY_FORMAT = {"kineto": kineto.CHECKS, "nsight": nsight.CHECKS}
+_TABLES: tuple[tuple[Check[Any], ...], ...] = (*_BY_FORMAT.values(), other.CHECKS)
+# A check's place in its table says how important it is; what the whole run lacks comes first.
+_PLACES: dict[Check[Any], int] = {
+    **{check: place for table in _TABLES for place, check in enumerate(table)},
+    **dict.fromkeys(whole_run.CHECKS, -1),
+}
 
 
 class _Struck(NamedTuple):
@@ -45,20 +51,13 @@ def examine(run: Run, file_notices: Iterable[Notice] = ()) -> list[Lack]:
         run: The assembled ranks.
         file_notices: What reading said about files that are in no rank.
     """
-    lacks = [_unread(notice) for notice in file_notices]
     struck: dict[tuple[Check[Any], str], list[_Struck]] = {}
     for check, one in (*_in_run(run), *_in_files(run)):
         struck.setdefault((check, one.found.detail), []).append(one)
-    lacks += [_lack(check, places) for (check, _), places in struck.items()]
-    return sorted(lacks, key=lambda lack: (LEVELS.index(lack.level), _place(lack.check)))
-
-
-def _place(name: str) -> int:
-    """Return where a check stands in the tables; files that could not be read come first."""
-    names: list[str] = [check.name for check in whole_run.CHECKS]
-    for table in (kineto.CHECKS, other.CHECKS):
-        names += [check.name for check in table]
-    return names.index(name) if name in names else -1
+    found = [(_PLACES[check], _lack(check, places)) for (check, _), places in struck.items()]
+    lacks = [_unread(notice) for notice in file_notices]
+    lacks += [lack for _, lack in sorted(found, key=lambda item: item[0])]
+    return sorted(lacks, key=lambda lack: LEVELS.index(lack.level))
 
 
 def _in_run(run: Run) -> Iterator[tuple[Check[Any], _Struck]]:
@@ -70,7 +69,7 @@ def _in_run(run: Run) -> Iterator[tuple[Check[Any], _Struck]]:
 def _in_files(run: Run) -> Iterator[tuple[Check[Any], _Struck]]:
     for rank in run.ranks:
         for cycle in rank.cycles:
-            for check in _BY_FORMAT.get(cycle.info.format, other.CHECKS):
+            for check in _BY_FORMAT.get(cycle.info.format.partition("-")[0], other.CHECKS):
                 if (found := check.find(cycle)) is not None:
                     yield check, _Struck(found, rank.rank, cycle.info.path)
 

@@ -69,7 +69,7 @@ def untimed(rank: RankReduction) -> Found | None:
 
 def has_device_events(rank: RankReduction) -> bool:
     """Tell whether anything of a device was recorded."""
-    return rank.info.device_kind != "cpu" or _recorded(rank, *_DEVICE_KINDS)
+    return rank.info.device_kind != "cpu" or holds(rank, *_DEVICE_KINDS)
 
 
 def several_devices(rank: RankReduction) -> Found | None:
@@ -94,8 +94,8 @@ def idle_without_cause(rank: RankReduction) -> Found | None:
 
 
 def no_steps(rank: RankReduction) -> Found | None:
-    """Find a file without step marks; one without operators lacks more than marks."""
-    return when(not rank.recorded_steps and not no_operators(rank))
+    """Find a file without step marks."""
+    return when(not rank.recorded_steps)
 
 
 def set_up_steps(rank: RankReduction) -> Found | None:
@@ -111,11 +111,6 @@ def steps_without_optimizer(rank: RankReduction) -> Found | None:
 
 
 # operations --------------------------------------------------------------------------------------
-
-
-def no_operators(rank: RankReduction) -> Found | None:
-    """Find a file that holds device events and nothing of the host's operators."""
-    return when(_recorded(rank, *_DEVICE_KINDS) and not _recorded(rank, "operator", "mark"))
 
 
 def no_operations(rank: RankReduction) -> Found | None:
@@ -135,30 +130,29 @@ def in_graphs(rank: RankReduction) -> Found | None:
 
 def known_by_name(rank: RankReduction) -> Found | None:
     """Find communication kernels outside graphs that only their name speaks of."""
-    if no_operators(rank):
-        return None
-    rows = _launched(rank) & _by_name(rank)
+    rows = by_name(rank)
     return some(max(int(rows.sum()) - rank.in_graphs, 0), int(_launched(rank).sum()))
 
 
 def without_size(rank: RankReduction) -> Found | None:
     """Find recorded collectives whose size was not recorded."""
-    recorded = _launched(rank) & ~_by_name(rank)
-    return some(int((recorded & _lacks(rank, "message_bytes")).sum()), int(recorded.sum()))
+    rows = recorded(rank)
+    return some(int((rows & _lacks(rank, "message_bytes")).sum()), int(rows.sum()))
 
 
 def without_group(rank: RankReduction) -> Found | None:
     """Find recorded collectives whose process group is not known rank by rank."""
-    recorded = _launched(rank) & ~_by_name(rank)
-    unknown = np.array([group.ranks is None for group in rank.groups], bool)
-    rows = recorded & unknown[_column(rank, "group")] if len(unknown) else recorded & False
-    return some(int(rows.sum()), int(recorded.sum()))
+    rows = recorded(rank)
+    unknown = np.array([*(group.ranks is None for group in rank.groups), False])
+    return some(
+        int((rows & unknown[_column(rank, "group").astype(np.int64)]).sum()), int(rows.sum())
+    )
 
 
 def without_number(rank: RankReduction) -> Found | None:
     """Find collectives on a device that are not numbered."""
-    recorded = _launched(rank) & ~_by_name(rank)
-    return some(int((recorded & _lacks(rank, "seq")).sum()), int(recorded.sum()))
+    rows = recorded(rank)
+    return some(int((rows & _lacks(rank, "seq")).sum()), int(rows.sum()))
 
 
 def without_peer(rank: RankReduction) -> Found | None:
@@ -185,12 +179,28 @@ def without_launch(rank: RankReduction) -> Found | None:
     return some(int(rows.sum()), int(_in_steps(rank).sum()))
 
 
+def by_name(rank: RankReduction) -> Rows:
+    """Return the communication kernels of which nothing but their name is known."""
+    named: Rows = np.isin(_column(rank, "source").astype(str), _BY_NAME)
+    return _launched(rank) & named
+
+
+def recorded(rank: RankReduction) -> Rows:
+    """Return the operations that something else than a kernel's name speaks of."""
+    return _launched(rank) & ~by_name(rank)
+
+
+def sized(rank: RankReduction) -> Rows:
+    """Return the operations whose size is known."""
+    return recorded(rank) & ~_lacks(rank, "message_bytes")
+
+
 def both(first: Finder, second: Callable[[RankReduction], bool]) -> Finder:
     """Return a finder that finds what the first one does where the second one is true."""
     return lambda rank: first(rank) if second(rank) else None
 
 
-def _recorded(rank: RankReduction, *kinds: str) -> bool:
+def holds(rank: RankReduction, *kinds: str) -> bool:
     """Tell whether the file holds events of one of these kinds; parsers need not count them."""
     return any(rank.info.recorded.get(kind) for kind in kinds)
 
@@ -211,10 +221,6 @@ def _launched(rank: RankReduction) -> Rows:
 def _in_steps(rank: RankReduction) -> Rows:
     inside: Rows = _column(rank, "step").astype(np.int64) >= 0
     return inside
-
-
-def _by_name(rank: RankReduction) -> Rows:
-    return np.isin(_column(rank, "source").astype(str), _BY_NAME)
 
 
 def _optimizer_steps(rank: RankReduction) -> set[int]:

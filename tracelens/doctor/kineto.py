@@ -34,6 +34,16 @@ def cpu_run(rank: RankReduction) -> Found | None:
     return when(not finders.has_device_events(rank) and not device_left_out(rank))
 
 
+def no_operators(rank: RankReduction) -> Found | None:
+    """Find a file that holds device events and nothing of the host's operators."""
+    return when(not has_operators(rank))
+
+
+def has_operators(rank: RankReduction) -> bool:
+    """Tell whether operators or ranges were recorded: without them nothing else can be."""
+    return finders.holds(rank, "operator", "mark") or not finders.holds(rank, "kernel")
+
+
 def no_distributed_info(rank: RankReduction) -> Found | None:
     """Find a trace that was recorded before the process groups were made."""
     info = rank.info
@@ -85,7 +95,7 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "there are no steps, and collectives are known by the names of their kernels, without "
         "sizes and groups",
         "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
-        finders.no_operators,
+        no_operators,
     ),
     Check(
         "no-steps",
@@ -95,7 +105,7 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "there are no times and bytes per step, no comparison with theory and no findings",
         f"prof.step() once per optimizer step, with {_SCHEDULE}; or name the ranges that are "
         "your steps with --step-pattern",
-        finders.no_steps,
+        both(finders.no_steps, has_operators),
     ),
     Check(
         "no-collectives",
@@ -179,7 +189,7 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "their sizes and groups are unknown; RCCL's names do not even tell the operation",
         "a torch of 2.4 or later records them for NCCL and RCCL; no profiler does for NVSHMEM, "
         "DeepEP, symmetric memory and custom all-reduces",
-        finders.known_by_name,
+        both(finders.known_by_name, has_operators),
     ),
     Check(
         "no-launch",

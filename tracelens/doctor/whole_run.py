@@ -45,6 +45,13 @@ def incomplete(run: Run) -> Found | None:
     return Found(len(run.missing), run.world_size or 0, ranges(run.missing))
 
 
+def no_world_size(run: Run) -> Found | None:
+    """Find exports of Nsight Systems that do not say how many ranks there are."""
+    formats = {cycle.info.format for rank in run.ranks for cycle in rank.cycles}
+    talks = any(len(cycle.operations) for rank in run.ranks for cycle in rank.cycles)
+    return when(run.world_size is None and talks and all(f.startswith("nsight") for f in formats))
+
+
 def one_step(run: Run) -> Found | None:
     """Find ranks of one step each, over all their cycles."""
     counts = {sum(len(cycle.recorded_steps) for cycle in rank.cycles) for rank in run.counted}
@@ -104,6 +111,15 @@ CHECKS: tuple[Check[Run], ...] = (
         "are over the ranks that are here",
         "run the profiler on every rank, over the same steps",
         incomplete,
+    ),
+    Check(
+        "no-world-size",
+        "poorer",
+        ("Trust",),
+        "nothing says how many ranks there are",
+        "missing ranks go unnoticed",
+        "let each process say its rank and the world size (docs/recording.md)",
+        no_world_size,
     ),
     Check(
         "different-steps",

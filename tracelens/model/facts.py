@@ -42,8 +42,8 @@ class RankInfo:
     file says it comes from a simulator. `local_rank` is the place of the process among those of
     its file, in order of their devices. `hints` says in the profiler's words how to get what a
     file may lack: `bytes` and `steps`. `settings` are the recorder's own that the file says were
-    on, `recorded` how many events of each kind it holds (kernel, copy, memset, call, operator,
-    mark; frame: a Python frame; sync): `tracelens doctor` reads both.
+    on, `recorded` how many events of each kind it holds, read or not (kernel, copy, call, mark,
+    operator, Python frame ...; 1 stands for some): `tracelens doctor` reads both.
     """
 
     path: str
