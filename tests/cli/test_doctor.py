@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def poor(rank: int, world: int = 2) -> Trace:
+def poor(rank: int, world: int = 2, pid: int = 4012) -> Trace:
     """A trace with stacks, without a collective, that begins with step 1."""
-    trace = Trace(rank=rank, world=world)
+    trace = Trace(rank=rank, world=world, pid=pid)
     for number in (1, 2):
         at = 1000 * number
         trace.step(number, at, 1000).mark("Optimizer.step#SGD.step", at + 800, 100)
@@ -99,10 +99,14 @@ def test_ranks_that_lack_something_are_named(tmp_path: Path) -> None:
 
 
 def test_files_are_named_where_ranks_are_not_known(tmp_path: Path) -> None:
-    for name, trace in (("a", poor(0)), ("b", poor(0).step(3, 3000, 900))):
+    for name, pid in (("a", 1), ("b", 2)):
+        trace = poor(0, pid=pid)
         trace.rank = None
+        if name == "b":
+            trace.step(3, 3000, 900)
         trace.write(tmp_path / f"{name}.json")
     out = run("doctor", ".", cwd=tmp_path, COLUMNS="300").out
+    assert out.startswith("2 traces (kineto), ranks 0-1, steps 1-3")
     assert "neither in the file nor in its name (all ranks)" in out
     assert "1 of 3 steps hold no optimizer step (b.json)" in out
 

@@ -143,12 +143,12 @@ def _here(run: Run) -> str:
 
     cycles = [cycle for rank in run.ranks for cycle in rank.cycles]
     formats = Counter(cycle.info.format for cycle in cycles)
-    ranks = ranges(sorted({rank.rank for rank in run.ranks}))
+    ranks = sorted({rank.rank for rank in run.ranks})
     steps = sorted({step for cycle in cycles for step in cycle.recorded_steps})
     world = "" if run.world_size is None else f" of {run.world_size:,}"
     parts = [
         f"{plural(len(cycles), 'trace')} ({', '.join(sorted(formats))})",
-        f"{'ranks' if len(run.ranks) > 1 else 'rank'} {ranks}{world}",
+        f"{'ranks' if len(ranks) > 1 else 'rank'} {ranges(ranks)}{world}",
         f"{'steps' if len(steps) > 1 else 'step'} {ranges(steps)}" if steps else "no steps",
     ]
     return visible(", ".join(parts))

@@ -195,6 +195,11 @@ def sized(rank: RankReduction) -> Rows:
     return recorded(rank) & ~_lacks(rank, "message_bytes")
 
 
+def unsized(rank: RankReduction) -> Rows:
+    """Return the operations whose size is not known, however they are known otherwise."""
+    return _launched(rank) & _lacks(rank, "message_bytes")
+
+
 def both(first: Finder, second: Callable[[RankReduction], bool]) -> Finder:
     """Return a finder that finds what the first one does where the second one is true."""
     return lambda rank: first(rank) if second(rank) else None

@@ -35,14 +35,13 @@ not_exported = noticed("payloads-not-exported")
 
 
 def no_nccl_ranges(rank: RankReduction) -> Found | None:
-    """Find NCCL's kernels without a single one of NCCL's ranges."""
-    kernels = finders.by_name(rank)
-    return some(int(kernels.sum())) if not rank.info.recorded.get("nccl") else None
+    """Find collectives without sizes where not a single one of NCCL's ranges was recorded."""
+    return some(int(finders.unsized(rank).sum())) if not finders.holds(rank, "nccl") else None
 
 
 def has_nccl_ranges(rank: RankReduction) -> bool:
-    """Tell whether NCCL's ranges are there, and what they carry was not left out."""
-    return bool(rank.info.recorded.get("nccl")) and not not_exported(rank)
+    """Tell whether NCCL's ranges are there, and what they carry was not left out on export."""
+    return finders.holds(rank, "nccl") and not not_exported(rank)
 
 
 def without_communicator(rank: RankReduction) -> Found | None:
@@ -98,8 +97,8 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "no-nccl-ranges",
         "missing",
         ("Volume", "Collectives", "Stability"),
-        "{count} communication kernels and no range of NCCL were recorded",
-        "collectives are known by the names of their kernels, without sizes and groups",
+        "{count} communication calls were recorded, and not one range of NCCL",
+        "collectives are known by name, without sizes and groups",
         "`nsys profile -t cuda,nvtx`, NCCL 2.16 or later, and NCCL_NVTX_DISABLE not set",
         no_nccl_ranges,
     ),
@@ -129,7 +128,7 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         ("Volume", "Collectives"),
         "the size of {count} of {total} collective calls was not recorded",
         "their bytes, the comparison with theory and their bandwidth are unknown",
-        "NCCL 2.16 or later: older ones name their calls and no more",
+        "NCCL 2.16 or later, which says sizes, exported by a recent nsys, which keeps them",
         both(finders.without_size, has_nccl_ranges),
     ),
     Check(
