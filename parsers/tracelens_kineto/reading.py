@@ -79,6 +79,8 @@ def _finish(path: Path, source: Source, scan: Scan, collector: Collector) -> Ran
         truncated=truncated,
         damaged_device_events=scan.damage.device_skipped,
         shapes_recorded=facts.shapes_recorded,
+        settings=facts.settings,
+        recorded=dict(collector.recorded),
         simulated=facts.simulated,
         untimed=_untimed(collector),
         notices=tuple(_notices(path, source, scan, collector, rank, truncated=truncated)),
