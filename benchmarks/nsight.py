@@ -1,8 +1,9 @@
 """Generate a big Nsight Systems export, and measure what reading it costs.
 
 The run is a made-up FSDP2 training of eight processes in one file, profiled with `emit_nvtx`: per
-kernel two or three ranges of operators (which a reader does not need), per collective torch's range and
-NCCL's, with payloads. Tables and columns are those of schema 3.24, without indexes, as exports are.
+kernel two or three ranges of operators (which a reader does not need), per collective torch's range
+and NCCL's, with payloads. Tables and columns are those of schema 3.24, without indexes, as exports
+are.
 
     python benchmarks/nsight.py                      # generate once, measure with and without Arrow
     python benchmarks/nsight.py export.sqlite --repeat 5

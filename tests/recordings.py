@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tracelens.simulate.recording import (
+    MAIN,
     Clock,
     Communication,
     DeviceEvent,
@@ -35,7 +36,7 @@ CALL = 4_001  # ns of host time a launch takes
 RECORD = 21_007  # ... and a record_param_comms
 DELAY = 6_011  # from the launch to the kernel at the earliest
 TRANSFER = 90_013  # of a collective, once all have arrived
-MAIN, AUTOGRAD = 0, 1
+AUTOGRAD = MAIN + 1
 _KERNELS = {
     "all_reduce": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     "all_gather": "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
@@ -116,7 +117,7 @@ class Run:
             cursor.host += 107
         yield
         for rank, cursor, start in zip(self._ranks, self._cursors, starts, strict=True):
-            rank.ranges.append(Range(kind, name, start, cursor.host, self._tid(rank)))
+            rank.ranges.append(Range(kind, name, start, cursor.host, self.thread))
             cursor.host += 113
             rank.ranges.sort(key=lambda one: (one.start, -one.end))
 
@@ -133,7 +134,7 @@ class Run:
         self, length: int = 51_003, ranks: Iterable[int] | None = None, name: str = "nvjet_gemm"
     ) -> Run:
         for rank in self._all(ranks):
-            tid, start = self._tid(self._ranks[rank]), self._cursors[rank].host
+            tid, start = self.thread, self._cursors[rank].host
             launch = self._launch(rank, "cuLaunchKernelEx")
             end = self._cursors[rank].host
             self._ranks[rank].ranges.append(Range("operator", "aten::mm", start, end, tid))
@@ -243,7 +244,7 @@ class Run:
         self._seqs[key] = seq + 1
         recorded.communications.append(
             Communication(
-                op, group, dtype, in_elems, out_elems, start, cursor.host, self._tid(recorded), seq,
+                op, group, dtype, in_elems, out_elems, start, cursor.host, self.thread, seq,
                 peer, batch, in_splits, self._instance if instance is None else instance,
             )
         )  # fmt: skip
@@ -253,9 +254,7 @@ class Run:
     def _launch(self, rank: int, name: str) -> Launch:
         cursor, recorded = self._cursors[rank], self._ranks[rank]
         cursor.correlation += 1
-        launch = Launch(
-            name, cursor.correlation, cursor.host, cursor.host + CALL, self._tid(recorded)
-        )
+        launch = Launch(name, cursor.correlation, cursor.host, cursor.host + CALL, self.thread)
         recorded.launches.append(launch)
         cursor.host += CALL + 211
         return launch
@@ -304,12 +303,9 @@ class Run:
         recorded.launches.append(
             Launch(
                 "cudaStreamSynchronize", cursor.correlation, start, cursor.host,
-                self._tid(recorded),
+                self.thread,
             )
         )  # fmt: skip
 
     def _all(self, ranks: Iterable[int] | None) -> Iterable[int]:
         return range(len(self._ranks)) if ranks is None else ranks
-
-    def _tid(self, rank: RecordedRank) -> int:
-        return rank.process + self.thread

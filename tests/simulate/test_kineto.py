@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from recordings import Run
+from simulated_runs import recorded
 from whole_run import everything
 
 import tracelens
@@ -60,15 +61,20 @@ def recording() -> Recording:
     return everything()
 
 
+@pytest.fixture(scope="module", params=["by hand", "interleaved", "zero-3", "experts", "context"])
+def any_recording(request: pytest.FixtureRequest) -> Recording:
+    return everything() if request.param == "by hand" else recorded(request.param)
+
+
 @pytest.fixture(scope="module")
 def traces(
-    recording: Recording, torch: str, tmp_path_factory: pytest.TempPathFactory
+    any_recording: Recording, torch: str, tmp_path_factory: pytest.TempPathFactory
 ) -> list[RankTrace]:
-    return written(recording, tmp_path_factory.mktemp("kineto"), torch)
+    return written(any_recording, tmp_path_factory.mktemp("kineto"), torch)
 
 
-def test_device_events_come_back_exactly(recording: Recording, traces: list[RankTrace]) -> None:
-    for rank, trace in zip(recording.ranks, traces, strict=True):
+def test_device_events_come_back_exactly(any_recording: Recording, traces: list[RankTrace]) -> None:
+    for rank, trace in zip(any_recording.ranks, traces, strict=True):
         launches = {launch.correlation: launch for launch in rank.launches}
         expected = [
             (
@@ -76,7 +82,7 @@ def test_device_events_come_back_exactly(recording: Recording, traces: list[Rank
                 on_clock(rank, event.start), on_clock(rank, event.end), event.copy_bytes,
                 on_clock(rank, launches[event.correlation].start),
                 on_clock(rank, launches[event.correlation].end),
-                launches[event.correlation].thread,
+                rank.thread_id(launches[event.correlation].thread),
             )
             for event in rank.device_events
         ]  # fmt: skip
@@ -92,9 +98,9 @@ def test_device_events_come_back_exactly(recording: Recording, traces: list[Rank
 
 
 def test_operations_come_back_exactly(
-    recording: Recording, traces: list[RankTrace], torch: str
+    any_recording: Recording, traces: list[RankTrace], torch: str
 ) -> None:
-    for rank, trace in zip(recording.ranks, traces, strict=True):
+    for rank, trace in zip(any_recording.ranks, traces, strict=True):
         groups = Groups(trace.info)
         found = []
         for one in identify(trace).operations:
@@ -105,7 +111,7 @@ def test_operations_come_back_exactly(
                     one.out_elems, one.dtype, one.in_splits, one.seq, _peer(one, group),
                 )
             )  # fmt: skip
-        assert sorted(found) == sorted(expected_operations(rank, recording, trace, torch))
+        assert sorted(found) == sorted(expected_operations(rank, any_recording, trace, torch))
 
 
 def expected_operations(
@@ -128,9 +134,9 @@ def expected_operations(
 
 
 def test_every_communication_kernel_has_its_operation(
-    recording: Recording, traces: list[RankTrace]
+    any_recording: Recording, traces: list[RankTrace]
 ) -> None:
-    for rank, trace in zip(recording.ranks, traces, strict=True):
+    for rank, trace in zip(any_recording.ranks, traces, strict=True):
         found = identify(trace)
         carrying = [event for event in rank.device_events if event.communications]
         assert (found.owner >= 0).sum() == len(carrying)
@@ -139,9 +145,9 @@ def test_every_communication_kernel_has_its_operation(
 
 
 def test_marks_and_facts_come_back(
-    recording: Recording, traces: list[RankTrace], torch: str
+    any_recording: Recording, traces: list[RankTrace], torch: str
 ) -> None:
-    for rank, trace in zip(recording.ranks, traces, strict=True):
+    for rank, trace in zip(any_recording.ranks, traces, strict=True):
         marks = [one for one in rank.ranges if one.kind != "operator"]
         expected = [(m.name, on_clock(rank, m.start), on_clock(rank, m.end)) for m in marks]
         table = trace.marks
@@ -151,13 +157,15 @@ def test_marks_and_facts_come_back(
         )  # fmt: skip
         assert sorted(found) == sorted(expected)
         info = trace.info
-        assert (info.rank, info.world_size, info.process) == (rank.rank, 4, rank.process)
+        assert (info.rank, info.process) == (rank.rank, rank.process)
+        assert info.world_size == len(any_recording.ranks)
         assert info.base_ns == BASE_NS
         assert (info.backend, info.device_kind) == ("nccl", "cuda")
-        assert info.device_names == {0: recording.device_name, 1: recording.device_name}
+        here = {other.device for other in any_recording.ranks if other.host == rank.host}
+        assert info.device_names == dict.fromkeys(here, any_recording.device_name)
         listed = {(g.name, g.description, g.ranks) for g in info.process_groups}
         assert listed == {
-            (g.name, g.description, g.ranks) for g in recording.groups if rank.rank in g.ranks
+            (g.name, g.description, g.ranks) for g in any_recording.groups if rank.rank in g.ranks
         }
         assert not info.truncated
         assert info.damaged_device_events == 0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from recordings import Run
+from simulated_runs import recorded
 from whole_run import everything
 
 from tracelens.dtypes import item_size
@@ -86,6 +87,11 @@ def recording() -> Recording:
     return everything()
 
 
+@pytest.fixture(scope="module", params=["by hand", "interleaved", "zero-3", "experts", "context"])
+def any_recording(request: pytest.FixtureRequest) -> Recording:
+    return everything() if request.param == "by hand" else recorded(request.param)
+
+
 @pytest.fixture(scope="module", params=[True, False], ids=["per node", "per rank"])
 def per_node(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
@@ -93,9 +99,9 @@ def per_node(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="module")
 def files(
-    recording: Recording, per_node: bool, tmp_path_factory: pytest.TempPathFactory
+    any_recording: Recording, per_node: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Path]:
-    return nsight.write(recording, tmp_path_factory.mktemp("nsight"), per_node=per_node)
+    return nsight.write(any_recording, tmp_path_factory.mktemp("nsight"), per_node=per_node)
 
 
 def processes(recording: Recording, files: list[Path]) -> Iterator[tuple[RecordedRank, Path]]:
@@ -109,15 +115,18 @@ def processes(recording: Recording, files: list[Path]) -> Iterator[tuple[Recorde
 # times and links ---------------------------------------------------------------------------------
 
 
-def test_one_file_a_node_or_a_rank(files: list[Path], per_node: bool) -> None:
+def test_one_file_a_node_or_a_rank(recording: Recording, per_node: bool, tmp_path: Path) -> None:
+    files = nsight.write(recording, tmp_path, per_node=per_node)
     ranks = ["run_node0_0", "run_node0_1", "run_node1_2", "run_node1_3"]
     assert [path.stem for path in files] == (["run_node0", "run_node1"] if per_node else ranks)
     counts = [len(query(path, "SELECT * FROM PROCESSES")) for path in files]
     assert counts == ([2, 2] if per_node else [1] * 4)
 
 
-def test_device_events_have_their_absolute_times(recording: Recording, files: list[Path]) -> None:
-    for rank, path in processes(recording, files):
+def test_device_events_have_their_absolute_times(
+    any_recording: Recording, files: list[Path]
+) -> None:
+    for rank, path in processes(any_recording, files):
         found = []
         for table in DEVICE_TABLES:
             sql = f"SELECT * FROM CUPTI_ACTIVITY_KIND_{table} WHERE globalPid = ?"
@@ -183,7 +192,7 @@ def planned(
         members = recording.groups[one.group].ranks
         each = item_size(one.dtype) or 0
         if one.op == "all_to_all":
-            sent, received = one.in_splits or (), received_by(rank, one, recording)
+            sent, received = parts_of(one, members), received_by(rank, one, recording)
             for name, parts in (("ncclSend", sent), ("ncclRecv", received)):
                 found += [(name, n * each, peer, members) for peer, n in enumerate(parts) if n]
         elif one.peer is not None:
@@ -201,10 +210,15 @@ def planned(
     return sorted(found, key=str)
 
 
+def parts_of(one: Communication, members: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what a rank sends to each member of an all-to-all."""
+    return one.in_splits or (one.in_elems // len(members),) * len(members)
+
+
 def received_by(rank: RecordedRank, one: Communication, recording: Recording) -> tuple[int, ...]:
     members = recording.groups[one.group].ranks
     sent = {
-        other.rank: c.in_splits or ()
+        other.rank: parts_of(c, members)
         for other in recording.ranks
         for c in other.communications
         if c.instance == one.instance
@@ -228,13 +242,13 @@ def communicators(path: Path, rank: RecordedRank) -> dict[int, dict[str, int]]:
     return {values["NCCL communicator ID"]: values for values in made}
 
 
-def test_every_call_says_what_was_planned(recording: Recording, files: list[Path]) -> None:
+def test_every_call_says_what_was_planned(any_recording: Recording, files: list[Path]) -> None:
     members: dict[int, set[tuple[int, int]]] = {}
-    for rank, path in processes(recording, files):
+    for rank, path in processes(any_recording, files):
         for number, values in communicators(path, rank).items():
             members.setdefault(number, set()).add((values["Rank"], rank.rank))
     lists = {number: tuple(r for _, r in sorted(places)) for number, places in members.items()}
-    for rank, path in processes(recording, files):
+    for rank, path in processes(any_recording, files):
         found = []
         for call in nccl_calls(path, rank):
             if "Comm" in call["name"] or "Group" in call["name"]:
@@ -243,37 +257,39 @@ def test_every_call_says_what_was_planned(recording: Recording, files: list[Path
             group = lists[values["NCCL communicator ID"]]
             size, peer = values["Message size [bytes]"], values.get("Peer rank")
             found.append((call["name"], size, peer, group))
-        assert sorted(found, key=str) == planned(rank, recording)
+        assert sorted(found, key=str) == planned(rank, any_recording)
 
 
-def test_communicators_say_size_place_and_device(recording: Recording, files: list[Path]) -> None:
-    for rank, path in processes(recording, files):
+def test_communicators_say_size_place_and_device(
+    any_recording: Recording, files: list[Path]
+) -> None:
+    for rank, path in processes(any_recording, files):
         made = communicators(path, rank)
-        used = {recording.groups[c.group].ranks for c in rank.communications}
+        used = {any_recording.groups[c.group].ranks for c in rank.communications}
         sizes = {values["No. of ranks"] for values in made.values()}
         assert sizes >= {len(ranks) for ranks in used}
         assert {values["CUDA device"] for values in made.values()} == {rank.device}
 
 
 def test_kernels_of_groups_are_launched_where_the_group_ends(
-    recording: Recording, files: list[Path]
+    any_recording: Recording, files: list[Path]
 ) -> None:
-    for rank, path in processes(recording, files):
+    for rank, path in processes(any_recording, files):
         calls = nccl_calls(path, rank)
         links = Links.of(rank)
         begin = clocks.EPOCH_NS - session(path)
         carried = {indices[0]: len(indices) for indices in batches(rank).values()}
         for index, one in enumerate(rank.communications):
             if one.op == "all_to_all":
-                received = received_by(rank, one, recording)
-                carried[index] = sum(n > 0 for n in (*(one.in_splits or ()), *received))
-        assert carried
+                received = received_by(rank, one, any_recording)
+                sent = parts_of(one, any_recording.groups[one.group].ranks)
+                carried[index] = sum(n > 0 for n in (*sent, *received))
         for index, count in carried.items():
             launch = links.launch_of(index)
             assert launch is not None
             at = begin + clocks.reading(rank.clock, launch.start)
             back = begin + clocks.reading(rank.clock, launch.end)
-            thread = process_of(rank) | launch.thread
+            thread = process_of(rank) | rank.thread_id(launch.thread)
             (end,) = [
                 c
                 for c in calls
@@ -288,9 +304,9 @@ def test_kernels_of_groups_are_launched_where_the_group_ends(
 
 
 def test_other_kernels_are_launched_in_their_own_call(
-    recording: Recording, files: list[Path]
+    any_recording: Recording, files: list[Path]
 ) -> None:
-    for rank, path in processes(recording, files):
+    for rank, path in processes(any_recording, files):
         calls = nccl_calls(path, rank)
         links = Links.of(rank)
         for index, one in enumerate(rank.communications):
@@ -299,7 +315,9 @@ def test_other_kernels_are_launched_in_their_own_call(
             launch = links.launch_of(index)
             assert launch is not None
             at = clocks.EPOCH_NS - session(path) + clocks.reading(rank.clock, launch.start)
-            around = [c["name"] for c in calls if c["start"] <= at <= c["end"]]
+            thread = process_of(rank) | rank.thread_id(launch.thread)
+            mine = [c for c in calls if c["globalTid"] == thread]
+            around = [c["name"] for c in mine if c["start"] <= at <= c["end"]]
             assert [name.lower() for name in around] == ["nccl" + one.op.replace("_", "")]
 
 

@@ -61,7 +61,8 @@ def texts(
         if call is not None:
             yield _call(call, rank, external, torch)
             phase = "s" if event is not None or "Launch" in call.name else "f"
-            yield text.flow(phase, correlation, rank.process, call.thread, call.start)
+            thread = rank.thread_id(call.thread)
+            yield text.flow(phase, correlation, rank.process, thread, call.start)
     yield from _on_streams(rank, host, links, torch)
 
 
@@ -118,7 +119,8 @@ def _call(call: Launch, rank: RecordedRank, external: int | None, torch: str) ->
         args = {"External id": external} | args
     driver = call.name.startswith("cu") and not call.name.startswith("cuda")
     category = "cuda_driver" if driver else "cuda_runtime"
-    return text.complete(category, call.name, rank.process, call.thread, call.start, call.end, args)
+    thread = rank.thread_id(call.thread)
+    return text.complete(category, call.name, rank.process, thread, call.start, call.end, args)
 
 
 def _on_streams(

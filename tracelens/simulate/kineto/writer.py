@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tracelens.simulate import clocks, host_events
 from tracelens.simulate.host_events import OPERATOR, RECORD, HostEvent, Links, Splits
 from tracelens.simulate.kineto import arguments, device, header, text
+from tracelens.simulate.recording import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,9 +96,8 @@ def _host_event(
         args |= arguments.of_record(one, group, rank.rank, torch, received)
     args["Ev Idx"] = event.number - 1
     category = "cpu_op" if event.kind == OPERATOR else "user_annotation"
-    return text.complete(
-        category, event.name, rank.process, event.thread, event.start, event.end, args
-    )
+    thread = rank.thread_id(event.thread)
+    return text.complete(category, event.name, rank.process, thread, event.start, event.end, args)
 
 
 def _names(rank: RecordedRank, host: list[HostEvent], at: int, torch: str) -> Iterator[str]:
@@ -109,10 +109,10 @@ def _names(rank: RecordedRank, host: list[HostEvent], at: int, torch: str) -> It
     for stream in sorted({event.stream for event in rank.device_events}):
         yield from _thread(rank.device, stream, f"stream {stream} ", at)
     threads = {event.thread for event in host} | {launch.thread for launch in rank.launches}
-    main = {event.thread for event in host if event.name.startswith("ProfilerStep#")}
     for thread in sorted(threads):
-        kind = "python" if thread in main else "pt_autograd_0"
-        yield from _thread(rank.process, thread, f"thread {thread} ({kind})", at)
+        kind = "python" if thread == MAIN else f"pt_autograd_{thread - 1}"
+        number = rank.thread_id(thread)
+        yield from _thread(rank.process, number, f"thread {number} ({kind})", at)
 
 
 def _process(number: int, label: str, place: int, at: int) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tracelens.simulate.nsight.device import COPY_KINDS, MEMORY_KINDS
 from tracelens.simulate.nsight.ids import VM, global_process, global_thread
 from tracelens.simulate.nsight.tables import PRODUCTS
+from tracelens.simulate.recording import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -92,13 +93,11 @@ def _uuid(host: str, device: int) -> str:
 def _add_process(database: Database, rank: RecordedRank) -> None:
     process = global_process(rank.process)
     database.add("PROCESSES", globalPid=process, pid=rank.process, name="python3")
-    steps = {one.thread for one in rank.ranges if one.kind == "step"}
     threads = {launch.thread for launch in rank.launches} | {one.thread for one in rank.ranges}
     threads |= {one.thread for one in rank.communications}
-    for place, thread in enumerate(sorted(threads - steps)):
-        _add_thread(database, rank, thread, f"pt_autograd_{place}")
-    for thread in sorted(threads & steps):
-        _add_thread(database, rank, thread, "python3")
+    for thread in sorted(threads | {MAIN}):
+        name = f"pt_autograd_{thread - 1}" if thread != MAIN else "python3"
+        _add_thread(database, rank, thread, name)
     database.add(
         "TARGET_INFO_CUDA_DEVICE",
         gpuId=rank.device,
@@ -125,7 +124,7 @@ def _add_thread(database: Database, rank: RecordedRank, thread: int, name: str) 
         "ThreadNames",
         nameId=database.string(name),
         priority=20,
-        globalTid=global_thread(rank.process, thread),
+        globalTid=global_thread(rank, thread),
     )
 
 

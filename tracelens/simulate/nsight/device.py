@@ -69,7 +69,7 @@ def _add_call(database: Database, rank: RecordedRank, launch: Launch) -> None:
         start=launch.start,
         end=launch.end,
         eventClass=1 if driver else 0,
-        globalTid=global_thread(rank.process, launch.thread),
+        globalTid=global_thread(rank, launch.thread),
         correlationId=launch.correlation,
         nameId=database.string(launch.name + _VERSIONS.get(launch.name, "")),
     )

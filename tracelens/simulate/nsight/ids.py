@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracelens.simulate.recording import RecordedRank
+
 VM = 1 << 48
 _24_BITS = (1 << 24) - 1
 
@@ -11,6 +16,6 @@ def global_process(process: int) -> int:
     return VM | (process & _24_BITS) << 24
 
 
-def global_thread(process: int, thread: int) -> int:
-    """Return the globalTid of a thread."""
-    return global_process(process) | (thread & _24_BITS)
+def global_thread(rank: RecordedRank, thread: int) -> int:
+    """Return the globalTid of a thread of a rank."""
+    return global_process(rank.process) | (rank.thread_id(thread) & _24_BITS)

@@ -10,6 +10,7 @@ from tracelens.simulate.host_events import ANNOTATION, RECORD
 from tracelens.simulate.nsight import payloads
 from tracelens.simulate.nsight.calls import Call
 from tracelens.simulate.nsight.ids import global_thread
+from tracelens.simulate.recording import MAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +39,7 @@ def add_torch(database: Database, rank: RecordedRank, host: list[HostEvent], sty
         if text is not None:
             _add(
                 database, start=event.start, end=event.end, eventType=PUSH_POP, text=text,
-                globalTid=global_thread(rank.process, event.thread), domainId=0,
+                globalTid=global_thread(rank, event.thread), domainId=0,
             )  # fmt: skip
 
 
@@ -56,9 +57,7 @@ def _add(database: Database, **values: object) -> None:
     database.add("NVTX_EVENTS", eventId=number, **values)
 
 
-def add_description(
-    database: Database, rank: RecordedRank, recording: Recording, thread: int, at: int
-) -> None:
+def add_description(database: Database, rank: RecordedRank, recording: Recording, at: int) -> None:
     """Add the mark that says which rank this process is and which groups it belongs to."""
     text = json.dumps(
         {
@@ -74,7 +73,7 @@ def add_description(
     )
     _add(
         database, start=at, eventType=MARK, text=text,
-        globalTid=global_thread(rank.process, thread), domainId=0,
+        globalTid=global_thread(rank, MAIN), domainId=0,
     )  # fmt: skip
 
 
@@ -87,13 +86,13 @@ class NcclRanges:
         self._database, self._rank, self._nccl = database, rank, nccl
         self._blobs, self._texts = blobs, texts
 
-    def add_domain(self, thread: int, at: int, calls: Iterable[str]) -> None:
+    def add_domain(self, at: int, calls: Iterable[str]) -> None:
         """Add the domain and the schemas of the calls it will see."""
         if not self._nccl.named:
             return
         _add(
             self._database, start=at, eventType=DOMAIN, text="NCCL",
-            globalTid=global_thread(self._rank.process, thread), domainId=NCCL_DOMAIN,
+            globalTid=global_thread(self._rank, MAIN), domainId=NCCL_DOMAIN,
         )  # fmt: skip
         layouts = [self._nccl.layout(name) for name in sorted({self._nccl.init_call, *calls})]
         for layout in layouts:
@@ -141,7 +140,7 @@ class NcclRanges:
                 value=value,
             )
 
-    def add_setup(self, communicators: Iterable[Communicator], thread: int, at: int) -> None:
+    def add_setup(self, communicators: Iterable[Communicator], at: int) -> None:
         """Add the making of each communicator, one after the other."""
         for place, one in enumerate(communicators):
             begin = at + place * (_SETUP + 1_000)
@@ -151,7 +150,7 @@ class NcclRanges:
                 payloads.RANK: one.rank,
                 payloads.DEVICE: self._rank.device,
             }
-            self._add_call(Call(self._nccl.init_call, thread, begin, begin + _SETUP, values))
+            self._add_call(Call(self._nccl.init_call, MAIN, begin, begin + _SETUP, values))
 
     def add_calls(self, calls: Iterable[Call]) -> None:
         """Add the calls of the run."""
@@ -167,7 +166,7 @@ class NcclRanges:
             start=call.start,
             end=call.end,
             eventType=PUSH_POP,
-            globalTid=global_thread(self._rank.process, call.thread),
+            globalTid=global_thread(self._rank, call.thread),
             textId=self._database.string(call.name),
             domainId=NCCL_DOMAIN,
             binaryData=layout.blob(NCCL_DOMAIN, call.values) if layout and self._blobs else None,

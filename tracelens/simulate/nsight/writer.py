@@ -134,14 +134,13 @@ def _add_ranges(
     host = host_events.events(rank, recording.groups, links)
     calls = Calls(rank, recording, host, links, splits)
     made = calls.all()
-    main = next((event.thread for event in host if event.kind == "step"), rank.process)
     nccl = ranges.NcclRanges(
         database, rank, Nccl(options.nccl), blobs=options.blobs, texts=options.json
     )
-    nccl.add_domain(main, 0, {call.name for call in made})
+    nccl.add_domain(0, {call.name for call in made})
     if options.setup:
-        nccl.add_setup(calls.communicators(), main, _LEAD // 10)
+        nccl.add_setup(calls.communicators(), _LEAD // 10)
     if options.mark:
-        ranges.add_description(database, rank, recording, main, _LEAD // 2)
+        ranges.add_description(database, rank, recording, _LEAD // 2)
     ranges.add_torch(database, rank, host, options.torch)
     nccl.add_calls(made)
