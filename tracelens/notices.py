@@ -118,6 +118,11 @@ NOTICES: dict[str, NoticeKind] = {
         "the size of {count} communicator{s} is not recorded (made before the recording): it is "
         "the number of ranks whose calls name it",
     ),
+    "type-concluded": NoticeKind(
+        "info",
+        "the type of {count} call{s} is not recorded, only bytes; the size of their elements is "
+        "the one with which they gather what is reduced",
+    ),
     "cpu-run": NoticeKind(
         "info",
         "CPU run: no device events, so compute is operator time of the threads and "
@@ -160,6 +165,21 @@ NOTICES: dict[str, NoticeKind] = {
         "info",
         "{count} matched collective{s} with members that have no trace: the last arrival may be "
         "one of theirs, so waiting is a lower bound there",
+    ),
+    "host-shared": NoticeKind(
+        "info",
+        "{count} ranks name the host {host}, but too many use the same device there: several "
+        "machines share the name (containers do), so it tells no node; give --gpus-per-node",
+    ),
+    "nodes-from-devices": NoticeKind(
+        "info",
+        "no host name tells nodes apart: rank r drives device r modulo {size}, so each {size} "
+        "consecutive ranks are taken for one node ({nodes} in all); --gpus-per-node overrides that",
+    ),
+    "nodes-disagree": NoticeKind(
+        "warning",
+        "--gpus-per-node {size} puts ranks of different hosts on one node ({count} node{s}, the "
+        "first with {hosts}); nodes are as given",
     ),
     "payloads-not-exported": NoticeKind(
         "warning",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-Bucket = Literal["kernel", "copy", "memset", "call", "operator", "mark"]
+Bucket = Literal["kernel", "copy", "memset", "call", "operator", "mark", "frame", "sync"]
 
-# Capitals: torch up to 1.11. Everything not listed (flow events, python_function, overhead,
-# gpu_user_annotation, cuda_sync, counters) is no evidence and is dropped.
+# Capitals: torch up to 1.11. Frames and synchronisation events are only counted. Everything not
+# listed (flow events, overhead, gpu_user_annotation, counters) is no evidence and is dropped.
 BUCKETS: dict[str, Bucket] = {
     "kernel": "kernel",
     "Kernel": "kernel",
@@ -26,6 +26,8 @@ BUCKETS: dict[str, Bucket] = {
     "cpu_op": "operator",
     "Operator": "operator",
     "user_annotation": "mark",
+    "python_function": "frame",
+    "cuda_sync": "sync",
 }
 
 _MEMORY = ("Malloc", "Free", "MemPool", "HostAlloc", "MemGetInfo")

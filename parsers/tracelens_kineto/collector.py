@@ -49,6 +49,7 @@ class Collector:
     """Tables of one file under construction."""
 
     events: int = 0
+    recorded: Counter[str] = field(default_factory=Counter)
     untimed: Counter[tuple[int, str]] = field(default_factory=Counter)
     untimed_correlations: list[int] = field(default_factory=list)
     host_processes: Counter[int] = field(default_factory=Counter)
@@ -69,6 +70,7 @@ class Collector:
         for event in batch:
             if event.ph == "X" and (sink := sinks.get(event.cat)) is not None:
                 sink.append(event)
+        self.recorded.update({bucket: len(events) for bucket, events in found.items() if events})
         for bucket, kind in (("kernel", "kernel"), ("copy", "copy"), ("memset", "memset")):
             if found[bucket]:
                 self._add_device_events(found[bucket], kind)
@@ -110,6 +112,7 @@ class Collector:
             external_id=integers(_external(a) for a in args),
             copy_bytes=integers(a.bytes for a in args),
             graph=_graphs(args),
+            grid=[str(a.grid, "ascii", "replace") for a in args],
         )
         if kind == "kernel":
             self._add_kernel_args(args, start, end)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tracelens_nsight.facts import Facts
     from tracelens_nsight.tables import Tables
 
+_UNREAD = {"OSRT_API": "os_call", "COMPOSITE_EVENTS": "sample", "SCHED_EVENTS": "switch"}
 _HINTS = {
     "steps": "push an NVTX range `step N` around each optimizer step",
     "bytes": "NCCL's payloads are not in the export",
@@ -110,7 +111,14 @@ def _trace(
         host_calls=frames.host_calls(made, said),
     )
     events = len(rows) + len(made) + len(said)
-    return _shifted(trace.with_info(events=events), found.clock.shift)
+    recorded = {
+        "kernel": len(rows),
+        "call": len(made),
+        "mark": len(trace.marks),
+        "nccl": talk.calls,
+        **{kind: 1 for table, kind in _UNREAD.items() if tables.holds(table)},
+    }
+    return _shifted(trace.with_info(events=events, recorded=recorded), found.clock.shift)
 
 
 def _info(
@@ -143,6 +151,7 @@ def _info(
         device_names={ordinal: name for ordinal, (_, name) in gpus.items() if name},
         process_groups=(*mark.groups, *talk.groups),
         nccl_version=payloads.nccl_version(tables),
+        simulated=found.simulated,
         untimed={(pid, ordinal): count for ordinal, count in rows.untimed.items()},
         notices=tuple(_notices(path.name, rank.rank, rows, talk, described=described)),
         hints=_HINTS,
