@@ -14,10 +14,15 @@ from tracelens import (
     breakdown,
     causes,
     collectives,
+    contention,
+    dimensions,
+    links,
+    nodes,
     operations_table,
     parallelism,
     pipeline,
     roles,
+    topology,
     traffic,
     untyped,
     verdict,
@@ -25,7 +30,7 @@ from tracelens import (
     waiting,
 )
 from tracelens.attribution import combine
-from tracelens.findings import find
+from tracelens.findings import Network, find
 from tracelens.model import result
 from tracelens.model.trace import NONE
 from tracelens.notices import notice
@@ -64,22 +69,36 @@ def analyse(
     found = parallelism.infer(pattern, given)
     kinds = _final_kinds(pattern.kinds, table, found)
     roled = roles.conclude(table, kinds, found)
-    dims = roles.dimensions(table, roled, given.dims)
+    located, located_notices = nodes.locate(run, given.gpus_per_node)
+    axes = topology.axes(run, table, roled)
+    dims = topology.sizes(axes, given.dims)
     combined = any(dims[name] > 1 for name in ("tp", "pp", "ep", "cp"))
     compared = volumes.compare(table, kinds, found, given, combined=combined)
     layout = _parallelism(found, dims, given, combined=combined)
     counted = {id(rank) for rank in run.counted}
     waits = waiting.observe(run, table)
+    dimension = dimensions.of_rows(table, roled)
+    by_dimension = {
+        id(rank): dimensions.sums(rank, table, waits, dimension) for rank in run.counted
+    }
     ranks = [
-        _rank(rank, _split_of(table, waits, rank) if id(rank) in counted else None, waits)
+        _rank(
+            rank,
+            _split_of(table, waits, rank) if id(rank) in counted else None,
+            waits,
+            by_dimension.get(id(rank), {}),
+        )
         for rank in run.ranks
     ]
-    rows = collectives.collective_results(table, kinds, waits)
+    peaks = links.Peaks(links.link_of(_devices(run)), located, given.intra_gbps, given.inter_gbps)
+    rows = collectives.collective_results(table, kinds, waits, peaks)
+    groups = collectives.group_results(table, roled, located)
+    contended = _contention(run)
     pipes = pipeline.observe(run, table, roled.role, waits.clocks)
     charged = blame.charge(run, table, waits)
     late = causes.explained(waiting.stragglers(waits, _recorded(run), charged), ranks)
     facts = _facts(run)
-    hosts = {rank.rank: rank.cycles[0].info.host for rank in run.ranks}
+    network = Network(rows, groups, peaks.described(), contended)
     return result.Analysis(
         schema=result.SCHEMA,
         tool=result.Tool("tracelens", __version__),
@@ -95,18 +114,21 @@ def analyse(
                 *_run_notices(run, table, facts),
                 *_clock_notices(waits),
                 *_layout_notices(given, run),
+                *located_notices,
                 *([notice("type-concluded", count=concluded)] if concluded else []),
             ]
         ),
         ranks=ranks,
-        groups=collectives.group_results(table, roled, hosts),
+        groups=groups,
         collectives=rows,
         parallelism=layout,
         volumes=compared,
         pipeline=pipes,
         lateness=waiting.lateness(table, waits),
         stragglers=late,
-        findings=find(ranks, compared, found.framework, late, pipes),
+        findings=find(ranks, compared, found.framework, late, pipes, network),
+        topology=topology.describe(run, axes, peaks, pipes),
+        contention=contended,
     )
 
 
@@ -135,21 +157,30 @@ def _recorded(run: Run) -> int:
     return round(sum(totals) / len(totals))
 
 
-def _rank(rank: RankRun, split: _Split | None, waits: waiting.Waiting) -> result.RankResult:
+def _rank(
+    rank: RankRun,
+    split: _Split | None,
+    waits: waiting.Waiting,
+    by_dimension: dimensions.Sums,
+) -> result.RankResult:
     keys = sorted({(d.process, d.device) for cycle in rank.cycles for d in cycle.devices})
     return result.RankResult(
         rank=rank.rank,
         files=[cycle.info.path for cycle in rank.cycles],
         partial=rank.partial,
         clock_offset_ns=waits.clocks.offset_ns.get(rank.rank) if split is not None else None,
-        devices=[_device(rank, process, device, split or {}) for process, device in keys],
+        devices=[
+            _device(rank, process, device, split or {}, by_dimension) for process, device in keys
+        ],
         top_kernels=_top_kernels(rank),
         host=rank.cycles[0].info.host,
         in_means=split is not None,
     )
 
 
-def _device(rank: RankRun, process: int, device: int, split: _Split) -> result.DeviceResult:
+def _device(
+    rank: RankRun, process: int, device: int, split: _Split, by_dimension: dimensions.Sums
+) -> result.DeviceResult:
     parts: list[tuple[int, DeviceReduction]] = [
         (number, d)
         for number, cycle in enumerate(rank.cycles)
@@ -172,6 +203,9 @@ def _device(rank: RankRun, process: int, device: int, split: _Split) -> result.D
     mean = combine(chosen, len(chosen))
     total = combine([d.total for _, d in parts])
     assert total is not None
+    refined = breakdown.of_mean_step(
+        mean, len(chosen), split.get((process, device)), _idle_of(rank, parts)
+    )
     return result.DeviceResult(
         device=device,
         process=process,
@@ -180,9 +214,7 @@ def _device(rank: RankRun, process: int, device: int, split: _Split) -> result.D
         total=total,
         mean_step=mean,
         steps=steps,
-        breakdown=breakdown.of_mean_step(
-            mean, len(chosen), split.get((process, device)), _idle_of(rank, parts)
-        ),
+        breakdown=dimensions.split(refined, by_dimension.get((process, device))),
         name=parts[0][1].name,
     )
 
@@ -237,7 +269,7 @@ def _facts(run: Run) -> result.RunFacts:
         ranks_duplicated=run.duplicated,
         backend=_common([info.backend for info in infos]),
         device_kind=_common([info.device_kind for info in infos]) or "unknown",
-        devices=sorted({d.name for r in run.ranks for c in r.cycles for d in c.devices if d.name}),
+        devices=_devices(run),
         hosts=sorted({info.host for info in infos if info.host}),
         nccl_version=_common([info.nccl_version for info in infos]),
         steps=steps,
@@ -246,6 +278,16 @@ def _facts(run: Run) -> result.RunFacts:
         started=_date(started),
         framework_version=_common([info.framework_version for info in infos]),
     )
+
+
+def _devices(run: Run) -> list[str]:
+    return sorted({d.name for r in run.ranks for c in r.cycles for d in c.devices if d.name})
+
+
+def _contention(run: Run) -> result.Contention | None:
+    cycles = [cycle for rank in run.counted for cycle in rank.cycles]
+    steps = sum(len(device.steps) for cycle in cycles for device in cycle.devices)
+    return contention.merge([cycle.contention for cycle in cycles], steps)
 
 
 def _steps_complete(run: Run) -> int:

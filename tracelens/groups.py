@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from tracelens.model.result import Confidence
     from tracelens.model.trace import ProcessGroup, RankInfo
 
-# Megatron parallel_state.py and torch device_mesh.py spell these; order matters.
+# Megatron parallel_state.py and torch device_mesh.py spell these; order matters. Groups over two
+# dimensions (norms, amax) are no dimension; those for dispatching tokens are the experts'.
 _ROLES = (
-    (re.compile(r"expert.*data|edp", re.I), "edp"),
+    (re.compile(r"expert_tensor_parallel|(?:^|_)etp(?:$|_)", re.I), "etp"),
+    (re.compile(r"expert_tensor_and_model", re.I), "ep"),
+    (re.compile(r"_and_|tensor_model_pipeline|_in_ep", re.I), "unknown"),
+    (re.compile(r"expert.*data|edp|efsdp|mod_ep", re.I), "edp"),
     (re.compile(r"embedding|\bembd", re.I), "embedding"),
     (re.compile(r"pipeline|(?:^|_)pp(?:$|_)|stage", re.I), "pp"),
-    (re.compile(r"replicat", re.I), "replicate"),
-    (re.compile(r"shard|fsdp", re.I), "shard"),
+    (re.compile(r"replicat|inter_partial", re.I), "replicate"),
+    (re.compile(r"shard|fsdp|intra_partial", re.I), "shard"),
     (re.compile(r"data_?parallel|(?:^|_)d?dp(?:$|_)|distributed_optimizer", re.I), "dp"),
     (re.compile(r"expert|(?:^|_)ep(?:$|_)|moe", re.I), "ep"),
     (re.compile(r"context|(?:^|_)cp(?:$|_)|ulysses|(?:^|_)sp(?:$|_)", re.I), "cp"),
@@ -38,7 +42,7 @@ def role_of(description: str | None) -> tuple[str, Confidence]:
     """Read a group's role from its description; ("unknown", "unknown") if it says none."""
     for pattern, role in _ROLES:
         if description and pattern.search(description):
-            return role, "high"
+            return role, "unknown" if role == "unknown" else "high"
     return "unknown", "unknown"
 
 

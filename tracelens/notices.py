@@ -166,6 +166,21 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} matched collective{s} with members that have no trace: the last arrival may be "
         "one of theirs, so waiting is a lower bound there",
     ),
+    "host-shared": NoticeKind(
+        "info",
+        "{count} ranks name the host {host}, but too many use the same device there: several "
+        "machines share the name (containers do), so it tells no node; give --gpus-per-node",
+    ),
+    "nodes-from-devices": NoticeKind(
+        "info",
+        "no host name tells nodes apart: rank r drives device r modulo {size}, so each {size} "
+        "consecutive ranks are taken for one node ({nodes} in all); --gpus-per-node overrides that",
+    ),
+    "nodes-disagree": NoticeKind(
+        "warning",
+        "--gpus-per-node {size} puts ranks of different hosts on one node ({count} node{s}, the "
+        "first with {hosts}); nodes are as given",
+    ),
     "payloads-not-exported": NoticeKind(
         "warning",
         "{count} NCCL call{s} whose sizes were recorded but not exported: `nsys export -t sqlite "

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracelens.operations_table import MergedGroup, OperationsTable
     from tracelens.run import Run
 
-ACTIVATION_ROLES = ("tp", "pp", "ep", "cp")
+ACTIVATION_ROLES = ("tp", "etp", "pp", "ep", "cp")
 _P2P = (operations.SEND, operations.RECV, operations.SEND_RECV)
 _REPEATED_SHARE = 0.8
 _NEARLY_ALL = 0.9

@@ -112,6 +112,7 @@ class Collector:
             external_id=integers(_external(a) for a in args),
             copy_bytes=integers(a.bytes for a in args),
             graph=_graphs(args),
+            grid=[str(a.grid, "ascii", "replace") for a in args],
         )
         if kind == "kernel":
             self._add_kernel_args(args, start, end)

@@ -81,6 +81,7 @@ class KernelArgs(CommArgs, gc=False):
     old_external: int | str | None = msgspec.field(name="external id", default=None)
     bytes: Number = None
     graph: Number = msgspec.field(name="graph id", default=None)
+    grid: msgspec.Raw = msgspec.Raw()
 
 
 class OperatorArgs(CommArgs, gc=False):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FILE_RANK = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)|(?:^|[-_.])r(\d+)(?=[-_.])", re.IGNORECASE)
+# torch.profiler.tensorboard_trace_handler: host, process, time.
+_FILE_HOST = re.compile(r"^(.+)_(\d+)\.\d{10,}\.pt\.trace\.json", re.IGNORECASE)
 _DECODER = json.JSONDecoder(strict=False)
 # torch.profiler writes its settings that are on, with the value 1 (torch/profiler/profiler.py).
 _SETTINGS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
@@ -165,3 +167,15 @@ def rank_of(facts: Header, path: Path) -> tuple[int | None, str | None]:
         if match := _FILE_RANK.search(name):
             return int(match[1] or match[2]), "file name"
     return None, None
+
+
+def host_of(facts: Header, path: Path, process: int) -> str | None:
+    """Return the host a file was written on: as it says inside, else in its name.
+
+    A name is believed if it holds the traced process's number too: `rank_0.1719….pt.trace.json`
+    looks the same, and is no host.
+    """
+    match = _FILE_HOST.match(path.name)
+    if facts.host is not None or match is None:
+        return facts.host
+    return match[1] if int(match[2]) == process else None

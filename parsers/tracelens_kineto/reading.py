@@ -12,7 +12,7 @@ from tracelens.model.trace import NONE, RankInfo, RankTrace
 from tracelens.notices import notice
 from tracelens_kineto import header
 from tracelens_kineto.collector import Collector
-from tracelens_kineto.header import rank_of
+from tracelens_kineto.header import host_of, rank_of
 from tracelens_kineto.inflate import Source
 from tracelens_kineto.scanner import Scan
 
@@ -59,6 +59,7 @@ def _finish(path: Path, source: Source, scan: Scan, collector: Collector) -> Ran
     device_events = _link(device_events, host_calls, collector)
     truncated = source.cut is not None or not scan.closed or scan.damage.cut
     rank, rank_source = rank_of(facts, path)
+    process = _process(collector)
     info = RankInfo(
         path=str(path),
         format="kineto",
@@ -66,8 +67,8 @@ def _finish(path: Path, source: Source, scan: Scan, collector: Collector) -> Ran
         rank_source=rank_source,
         world_size=facts.world_size,
         base_ns=facts.base_ns,
-        host=facts.host,
-        process=_process(collector),
+        host=host_of(facts, path, process),
+        process=process,
         backend=facts.backend,
         device_kind=_device_kind(facts, device_events, host_calls),
         device_names=facts.devices,

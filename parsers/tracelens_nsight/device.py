@@ -32,6 +32,7 @@ OPAQUE_GRAPH = "CUDA graph (contents unknown)"
 """A graph launch recorded as one row: its kernels are not known, busy it was."""
 
 _TIMES = ("start", "end")
+_GRID = ("gridX", "gridY", "gridZ")
 _PLACE = ("deviceId", "streamId", "correlationId")
 # ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND, spelt as Kineto does (CuptiActivity.cpp).
 _COPIES = {
@@ -61,6 +62,7 @@ class DeviceRows:
     copy_bytes: Ints
     copy_kind: Ints
     graph: Ints
+    grid: Ints
     names: list[str]
     untimed: Counter[int] = field(default_factory=Counter)
     untimed_correlations: list[int] = field(default_factory=list)
@@ -93,13 +95,21 @@ def _of(tables: Tables, table: str, process: int | None) -> list[Condition]:
 
 
 def _kernels(tables: Tables, strings: Strings, process: int | None) -> DeviceRows:
-    columns = [*_TIMES, *_PLACE, "demangledName", "shortName", "graphId", "graphNodeId"]
+    columns = [*_TIMES, *_PLACE, "demangledName", "shortName", "graphId", "graphNodeId", *_GRID]
     rows = tables.read(KERNEL, columns, where=_of(tables, KERNEL, process))
     ints = rows.integers
     ids = np.where(ints["demangledName"] == NONE, ints["shortName"], ints["demangledName"])
     name, names = strings.coded(ids)
     graph = np.where(ints["graphId"] == NONE, ints["graphNodeId"], ints["graphId"])
-    return _rows(rows, 0, name, names or [""], graph=np.where(graph == 0, NONE, graph))
+    return _rows(
+        rows, 0, name, names or [""], graph=np.where(graph == 0, NONE, graph), grid=_grids(ints)
+    )
+
+
+def _grids(ints: dict[str, Ints]) -> Ints:
+    """Pack the blocks of a grid in one number: y and z have 16 bits (CUDA's limits)."""
+    x, y, z = (ints[axis] for axis in _GRID)
+    return np.where(x == NONE, NONE, (x << 32) | (y << 16) | z)
 
 
 def _copies(tables: Tables, process: int | None) -> DeviceRows:
@@ -157,7 +167,7 @@ def _rows(rows: Rows, kind: int, name: Ints, names: list[str], **more: Ints) -> 
         "name": name,
     }
     none = np.full(len(rows), NONE)
-    columns |= {key: more.get(key, none) for key in ("copy_bytes", "copy_kind", "graph")}
+    columns |= {key: more.get(key, none) for key in ("copy_bytes", "copy_kind", "graph", "grid")}
     kept = {key: values[timed] for key, values in columns.items()}
     kinds = np.full(int(timed.sum()), kind, np.int8)
     lost = ~timed
@@ -180,6 +190,7 @@ _COLUMNS = (
     "copy_bytes",
     "copy_kind",
     "graph",
+    "grid",
 )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tracelens_kineto.header import Header, read
+from tracelens_kineto.header import Header, host_of, read
 
 INFO = {
     "backend": "nccl",
@@ -129,3 +130,19 @@ def test_nothing_usable(text: bytes) -> None:
 
 def test_a_byte_order_mark() -> None:
     assert read(b'\xef\xbb\xbf{"distributedInfo": {"rank": 1}, ', b"}").rank == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "host"),
+    [
+        ("gpu-a1_4012.1719242424242424242.pt.trace.json.gz", None, "gpu-a1"),
+        ("gpu_a1_4012.1719242424242.pt.trace.json", None, "gpu_a1"),
+        ("rank_0.1719242424242424242.pt.trace.json.gz", None, None),  # 0 is not the process
+        ("worker_4012.json", None, None),
+        ("gpu-a1_4012.1719242424242424242.pt.trace.json", "node-7", "node-7"),
+    ],
+)
+def test_the_host_in_a_name_counts_only_beside_the_process(
+    name: str, inside: str | None, host: str | None
+) -> None:
+    assert host_of(Header(host=inside), Path("traces") / name, 4012) == host

@@ -216,6 +216,14 @@ class TestDeviceEvents:
         assert trace.device_events["launch"].tolist() == [50_000, 50_000]
         assert trace.device_events["graph"].tolist() == [3, 3]
 
+    def test_grids_tell_kernels_of_one_name_apart(self) -> None:
+        trace = Trace()
+        for start, grid in ((100, [4, 1, 1]), (200, [8, 1, 1]), (300, [4, 1, 1]), (400, None)):
+            trace.kernel("gemm", start, 50, args={} if grid is None else {"grid": grid})
+        first, second, third, fourth = trace.parse().device_events["grid"].astype(object)
+        assert first == third != second
+        assert fourth == ""
+
 
 class TestUntimed:
     def test_each_reason_is_counted(self) -> None:

@@ -65,6 +65,22 @@ _INCOMPLETE = 4
     "--dtype", type=values.Typed("dtype", values.dtype), help="Dtype that travels: bf16, fp32 …"
 )
 @click.option(
+    "--gpus-per-node",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Each N consecutive ranks share a machine (default: by host names and devices).",
+)
+@click.option(
+    "--intra-bw",
+    type=values.Typed("bandwidth", values.bandwidth),
+    help="One-way peak of the links inside a machine, per GPU: 450GB/s (default: by GPU name).",
+)
+@click.option(
+    "--inter-bw",
+    type=values.Typed("bandwidth", values.bandwidth),
+    help="One-way peak of the network between machines, per GPU: 400Gb/s.",
+)
+@click.option(
     "--comm-kernel",
     multiple=True,
     type=values.Typed("REGEX=OP", values.kernel_rule),
@@ -119,7 +135,15 @@ def _options(asked: dict[str, Any]) -> Options:
     return Options(
         selection=Selection(low, high, asked["step_pattern"], tuple(asked["comm_kernel"])),
         ranks=asked["ranks"],
-        given=Given(asked["params"], stage, dims, asked["dtype"]),
+        given=Given(
+            parameters=asked["params"],
+            zero_stage=stage,
+            dims=dims,
+            dtype=asked["dtype"],
+            gpus_per_node=asked["gpus_per_node"],
+            intra_gbps=asked["intra_bw"],
+            inter_gbps=asked["inter_bw"],
+        ),
         workers=asked["workers"],
         shown=_shown(asked),
     )
@@ -138,9 +162,12 @@ def _shown(asked: dict[str, Any]) -> dict[str, str]:
         dims, stage = asked["layout"]
         parts = {**dims, **({"zero": stage} if stage is not None else {})}
         shown["--layout"] = ",".join(f"{name}={size}" for name, size in parts.items())
-    for name in ("params", "dtype", "step_pattern"):
+    for name in ("params", "dtype", "step_pattern", "gpus_per_node"):
         if asked[name] is not None:
             shown[f"--{name.replace('_', '-')}"] = str(asked[name])
+    for name in ("intra_bw", "inter_bw"):
+        if asked[name] is not None:
+            shown[f"--{name.replace('_', '-')}"] = f"{asked[name]:g}GB/s"
     if asked["comm_kernel"]:
         rules = [f"{rule.pattern.pattern}={rule.operation}" for rule in asked["comm_kernel"]]
         shown["--comm-kernel"] = " ".join(rules)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 _COUNT = re.compile(r"^([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmbgt]?)$", re.IGNORECASE)
 _RANGE = re.compile(r"^(\d*):(\d*)$|^(\d+)$")
+_BANDWIDTH = re.compile(r"^([0-9]+(?:\.[0-9]+)?)\s*(?:([MGTmgt](?:B|b|bit))(?:/s|ps))?$")
 _DIMENSIONS = ("dp", "tp", "pp", "ep", "cp")
 _LARGEST = 10**7
 
@@ -98,6 +99,16 @@ def dtype(text: str) -> str:
     if item_size(text) is None:
         raise ValueError(f"{text!r} is no dtype; write bf16, fp16, fp32, float8_e4m3fn …")
     return standard_name(text) or text
+
+
+def bandwidth(text: str) -> float:
+    """Read a bandwidth in GB/s: "450", "450GB/s", "400Gb/s", "1.8TB/s"; a small b is a bit."""
+    match = _BANDWIDTH.match(text.strip())
+    if match is None or not float(match[1]):
+        raise ValueError(f"{text!r} is no bandwidth; write 450GB/s or 400Gb/s (bits)")
+    unit = match[2] or "GB"
+    scale = {"M": 1e-3, "G": 1.0, "T": 1e3}[unit[0].upper()]
+    return float(match[1]) * scale / (1 if unit[1] == "B" else 8)
 
 
 def kernel_rule(text: str) -> Any:

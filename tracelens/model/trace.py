@@ -52,6 +52,7 @@ DEVICE_EVENTS = {
     "launch_thread": INT,
     "copy_bytes": INT,
     "graph": INT,  # CUDA graph id, NONE outside graphs
+    "grid": NAME,  # thread blocks of a kernel: with its name, what tells equal calls; "" if unknown
 }
 
 COMMUNICATIONS = {
