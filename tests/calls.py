@@ -34,6 +34,9 @@ class Call:
     step: int = 1
     cycle: int = 0
     seq: int = NONE
+    peer: int = NONE
+    kernel: int | None = None  # the call whose kernel carries this one; None: its own
+    complete: bool = True
 
 
 def table_of(calls: Sequence[Call]) -> OperationsTable:
@@ -59,6 +62,10 @@ def table_of(calls: Sequence[Call]) -> OperationsTable:
             "buffer_bytes": NONE,
             "step_number": c.step,
             "seq": c.seq,
+            "peer": c.peer,
+            "launch": c.start,
+            "carrier": index if c.kernel is None else c.kernel,
+            "complete": c.complete,
             "start": c.start,
             "end": c.end,
             "start_ns": NONE if c.start == NONE else c.start + EPOCH_NS,

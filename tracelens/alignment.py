@@ -51,6 +51,17 @@ class Clocks:
     component: dict[int, int] = field(default_factory=dict)
     residual_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
+    def common(self, rank: Ints, time: Ints) -> Ints:
+        """Read own times of ranks on the first rank's clock."""
+        return time - self._offsets(rank)
+
+    def own(self, rank: Ints, time: Ints) -> Ints:
+        """Read times of the first rank's clock on the ranks' own ones."""
+        return time + self._offsets(rank)
+
+    def _offsets(self, rank: Ints) -> Ints:
+        return np.array([self.offset_ns[int(one)] for one in rank], np.int64)
+
 
 def align(frame: pd.DataFrame, instance: Ints) -> Clocks:
     """Estimate clock offsets from matched ends.

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tracelens.intervals import Ints
     from tracelens.model.result import Notice
     from tracelens.parallelism import Given, Inference
+    from tracelens.pipeline.bubble import BubbleTime
     from tracelens.reduction import DeviceReduction
     from tracelens.run import RankRun, Run
 
@@ -77,6 +78,7 @@ def analyse(
     layout = _parallelism(found, dims, given, combined=combined)
     counted = {id(rank) for rank in run.counted}
     waits = waiting.observe(run, table)
+    pipes = pipeline.observe(run, table, roled.role, waits)
     dimension = dimensions.of_rows(table, roled)
     by_dimension = {
         id(rank): dimensions.sums(rank, table, waits, dimension) for rank in run.counted
@@ -87,6 +89,7 @@ def analyse(
             _split_of(table, waits, rank) if id(rank) in counted else None,
             waits,
             by_dimension.get(id(rank), {}),
+            pipes.bubble.get(rank.rank, {}) if id(rank) in counted else {},
         )
         for rank in run.ranks
     ]
@@ -94,9 +97,10 @@ def analyse(
     rows = collectives.collective_results(table, kinds, waits, peaks)
     groups = collectives.group_results(table, roled, located)
     contended = _contention(run)
-    pipes = pipeline.observe(run, table, roled.role, waits.clocks)
     charged = blame.charge(run, table, waits)
-    late = causes.explained(waiting.stragglers(waits, _recorded(run), charged), ranks)
+    late = causes.explained(
+        waiting.stragglers(waits, _recorded(run), charged, pipes.spanning), ranks
+    )
     facts = _facts(run)
     network = Network(rows, groups, peaks.described(), contended)
     return result.Analysis(
@@ -104,7 +108,7 @@ def analyse(
         tool=result.Tool("tracelens", __version__),
         source=source,
         run=facts,
-        summary=verdict.summarise(facts, ranks, compared, layout.parameters, rows, pipes),
+        summary=verdict.summarise(facts, ranks, compared, layout.parameters, rows, pipes.result),
         budgets=[],
         comparison=None,
         notices=_sorted_notices(
@@ -123,11 +127,11 @@ def analyse(
         collectives=rows,
         parallelism=layout,
         volumes=compared,
-        pipeline=pipes,
+        pipeline=pipes.result,
         lateness=waiting.lateness(table, waits),
         stragglers=late,
-        findings=find(ranks, compared, found.framework, late, pipes, network),
-        topology=topology.describe(run, axes, peaks, pipes),
+        findings=find(ranks, compared, found.framework, late, pipes.result, network),
+        topology=topology.describe(run, axes, peaks, pipes.result),
         contention=contended,
     )
 
@@ -143,6 +147,7 @@ def _final_kinds(
 
 
 _Split = dict[tuple[int, int], "Ints"]
+_Bubble = dict[tuple[int, int], "BubbleTime"]
 
 
 def _split_of(
@@ -162,6 +167,7 @@ def _rank(
     split: _Split | None,
     waits: waiting.Waiting,
     by_dimension: dimensions.Sums,
+    bubble: _Bubble,
 ) -> result.RankResult:
     keys = sorted({(d.process, d.device) for cycle in rank.cycles for d in cycle.devices})
     return result.RankResult(
@@ -169,9 +175,7 @@ def _rank(
         files=[cycle.info.path for cycle in rank.cycles],
         partial=rank.partial,
         clock_offset_ns=waits.clocks.offset_ns.get(rank.rank) if split is not None else None,
-        devices=[
-            _device(rank, process, device, split or {}, by_dimension) for process, device in keys
-        ],
+        devices=[_device(rank, *key, split or {}, by_dimension, bubble.get(key)) for key in keys],
         top_kernels=_top_kernels(rank),
         host=rank.cycles[0].info.host,
         in_means=split is not None,
@@ -179,7 +183,12 @@ def _rank(
 
 
 def _device(
-    rank: RankRun, process: int, device: int, split: _Split, by_dimension: dimensions.Sums
+    rank: RankRun,
+    process: int,
+    device: int,
+    split: _Split,
+    by_dimension: dimensions.Sums,
+    bubble: BubbleTime | None,
 ) -> result.DeviceResult:
     parts: list[tuple[int, DeviceReduction]] = [
         (number, d)
@@ -204,7 +213,7 @@ def _device(
     total = combine([d.total for _, d in parts])
     assert total is not None
     refined = breakdown.of_mean_step(
-        mean, len(chosen), split.get((process, device)), _idle_of(rank, parts)
+        mean, len(chosen), split.get((process, device)), _idle_of(rank, parts), bubble
     )
     return result.DeviceResult(
         device=device,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tracelens.matching import UNMATCHED
 from tracelens.model.trace import NONE
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def charge(run: Run, table: OperationsTable, waiting: Waiting) -> dict[int, dict
         table: Their operations.
         waiting: The matched instances and who waited how long.
     """
-    rows = np.flatnonzero(waiting.wait_ns != NONE)
+    rows = np.flatnonzero((waiting.wait_ns != NONE) & (waiting.instance != UNMATCHED))
     if not len(rows):
         return {}
     members = _Members(run, table, waiting, rows)

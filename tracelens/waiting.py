@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
+from tracelens import messages
 from tracelens.alignment import ENDING_TOGETHER, Clocks, align
 from tracelens.matching import UNMATCHED, match
 from tracelens.model.result import Lateness, Straggler
@@ -21,7 +23,8 @@ from tracelens.model.trace import NONE
 from tracelens.operations import OPERATIONS
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
 
     from tracelens.intervals import Ints
@@ -78,12 +81,23 @@ class Waiting:
 
 def observe(run: Run, table: OperationsTable) -> Waiting:
     """Match all ranks' collectives and measure who waited, and for whom."""
-    instance = match(table)
-    clocks = _one_clock(run, table) or align(table.frame, instance)
+    instance, partner = match(table), messages.pair(table)
+    clocks = _one_clock(run, table) or _aligned(table, instance, partner)
     result = _Measure(table, instance, clocks).result()
     kinds = {cycle.info.device_kind for rank in run.counted for cycle in rank.cycles}
     result.times_are_the_devices = kinds != {"cpu"}
+    messages.add_waiting(table, partner, result)
     return result
+
+
+def _aligned(table: OperationsTable, instance: Ints, partner: Ints) -> Clocks:
+    """Align clocks by collectives, and by messages between ranks that no collective links."""
+    clocks = align(table.frame, instance)
+    met, number = messages.meetings(table, partner, clocks)
+    if not len(met):
+        return clocks
+    both = pd.concat([table.frame[list(met.columns)], met], ignore_index=True)
+    return align(both, np.concatenate((instance, instance.max() + 1 + number)))
 
 
 def _one_clock(run: Run, table: OperationsTable) -> Clocks | None:
@@ -184,7 +198,10 @@ class _Measure:
 
 
 def stragglers(
-    waiting: Waiting, recorded_ns: int, charged: dict[int, dict[int, int]] | None = None
+    waiting: Waiting,
+    recorded_ns: int,
+    charged: dict[int, dict[int, int]] | None = None,
+    spanning: Collection[int] = (),
 ) -> list[Straggler]:
     """Name the ranks the others wait for, the most costly first.
 
@@ -193,9 +210,12 @@ def stragglers(
         recorded_ns: Recorded time of one rank; waiting far below it is jitter.
         charged: Per group and rank the waiting it caused by its own doing (`blame.charge`), which
             decides; None: all the waiting for it.
+        spanning: Groups across pipeline stages: there the schedule decides who is last.
     """
     blamed: dict[int, int] = {}
     for group, ranks in waiting.caused.items():
+        if group in spanning:
+            continue
         members = waiting.members[group]
         limit = _limit(members) * sum(ranks.values())
         jitter = _MATTERS * recorded_ns * (members - 1)
@@ -249,7 +269,7 @@ def exposed_wait(rank: RankRun, cuts: dict[tuple[int, int], int]) -> dict[tuple[
         rows = pieces["row"].to_numpy(np.int64)
         cut = np.array([cuts.get((number, int(row)), NONE) for row in rows], np.int64)
         matched = cut != NONE
-        codes = cycle.operations["op"].to_numpy(np.int64)[rows]
+        codes = pieces["op"].to_numpy(np.int64)
         for place, device in enumerate(cycle.devices):
             mine = matched & (pieces["device"].to_numpy(np.int64) == place)
             start, end = (pieces[n].to_numpy(np.int64)[mine] for n in ("start", "end"))
