@@ -19,7 +19,7 @@ def test_help_lists_every_command_and_imports_nothing_heavy(tmp_path: Path) -> N
     for flag in ("-h", "--help"):
         shown = run(flag, cwd=tmp_path)
         assert shown.code == 0
-        for name in ("analyze", "report", "inspect", "formats", "doctor", "schema"):
+        for name in ("analyze", "report", "inspect", "formats", "doctor", "simulate", "schema"):
             assert name in shown.out
     code = (
         "import sys, contextlib, io\n"
