@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from builders import RING, SEND_RECV, Group, Schema, Trace
+from samples import SAMPLES
 
 from tracelens.doctor.check import LEVELS, SECTIONS
 from tracelens.doctor.kineto import CHECKS
@@ -314,3 +315,12 @@ def test_idle_time_at_the_end_of_a_recording_is_no_lack(tmp_path: Path) -> None:
     """The last step's window ends with the host's step, the device may be done long before."""
     traces = pair(lambda r: whole(r).step(13, 13_000, 90_000).kernel("gemm", 13_100, 300))
     assert "idle-without-cause" not in {lack.check for lack in lacks_of(tmp_path, traces)}
+
+
+SMALL_AND_AMBIGUOUS = {"hsdp-2x2": {"no-groups"}}  # losses of one element, on one mesh or the other
+
+
+@pytest.mark.parametrize("folder", sorted(SAMPLES.glob("*/rank0*")), ids=lambda p: p.parent.name)
+def test_recorded_samples_lack_no_more_than_gloo_does(folder: Path) -> None:
+    lacks = {lack.check for lack in examine(folder.parent)[1]}
+    assert lacks == {"cpu-run"} | SMALL_AND_AMBIGUOUS.get(folder.parent.name, set())

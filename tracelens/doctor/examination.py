@@ -101,5 +101,6 @@ def _unread(notice: Notice) -> Lack:
         costs=said.costs,
         remedy=said.remedy,
         ranks=(),
-        files=(notice.file,) if notice.file else (),
+        # What was left out is one notice for many files, which names them itself.
+        files=(notice.file,) if notice.file and notice.code == "unreadable-file" else (),
     )

@@ -207,7 +207,8 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "{count} of {total} collective calls do not say on which ranks they ran",
         "they cannot be matched across ranks: waiting and transfer stay unknown, and so may what "
         "the group is for (dp, tp, pp …)",
-        "with NCCL a torch of 2.4 or later; make all process groups before recording begins",
+        "gloo never says it; with NCCL a torch of 2.4 or later does, and all process groups must "
+        "be made before recording begins",
         finders.without_group,
     ),
     Check(
