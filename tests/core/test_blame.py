@@ -52,7 +52,7 @@ def charged(
     write: Callable[[Script], None], folder: Path, steps: int = 3
 ) -> tuple[dict[tuple[int, ...], dict[int, int]], Waiting]:
     """Run a script on four ranks, record it with wrong clocks; return what is charged per group."""
-    scripts = [Script(rank, 4, MACHINE, Chance(MACHINE, 0, rank)) for rank in range(4)]
+    scripts = [Script(rank, MACHINE, Chance(MACHINE, 0, rank)) for rank in range(4)]
     for script in scripts:
         for step in range(steps):
             with script.range("step", f"ProfilerStep#{step}"):
