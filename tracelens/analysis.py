@@ -62,10 +62,11 @@ def analyse(
         given: The user's options.
     """
     table = operations_table.build(run)
+    assumed = roles.assume(table)
     pattern = traffic.observe(run, table)
     found = parallelism.infer(pattern, given)
     kinds = _final_kinds(pattern.kinds, table, found)
-    concluded = roles.conclude(table, kinds, found)
+    concluded = roles.conclude(table, kinds, found, assumed)
     located, located_notices = nodes.locate(run, given.gpus_per_node)
     axes = topology.axes(run, table, concluded)
     dims = topology.sizes(axes, given.dims)
