@@ -93,12 +93,12 @@ def keys(run: Simulated) -> list[Key | None]:
     ]
 
 
-def offset_errors(run: Simulated) -> dict[int, float]:
+def offset_errors(run: Simulated) -> dict[int, int]:
     """Return by how much each rank's offset is wrong in the middle of the run."""
     clocks = {rank.rank: rank.clock for rank in run.whole.ranks}
     middle = int(np.median([m["end_ns"] for i in run.truth["instances"] for m in i["members"]]))
     found = run.waiting.clocks
-    errors: dict[int, float] = {}
+    errors: dict[int, int] = {}
     for rank, offset in found.offset_ns.items():
         first = min(r for r, c in found.component.items() if c == found.component[rank])
         true = reading(clocks[rank], middle) - reading(clocks[first], middle)

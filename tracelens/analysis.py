@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens import (
+    blame,
     breakdown,
     causes,
     collectives,
@@ -23,6 +24,7 @@ from tracelens import (
     roles,
     topology,
     traffic,
+    untyped,
     verdict,
     volumes,
     waiting,
@@ -62,20 +64,21 @@ def analyse(
         given: The user's options.
     """
     table = operations_table.build(run)
+    concluded = untyped.resolve(table, given.dtype)
     assumed = roles.assume(table)
     pattern = traffic.observe(run, table)
     found = parallelism.infer(pattern, given)
     kinds = _final_kinds(pattern.kinds, table, found)
-    concluded = roles.conclude(table, kinds, found, assumed)
+    roled = roles.conclude(table, kinds, found, assumed)
     located, located_notices = nodes.locate(run, given.gpus_per_node)
-    axes = topology.axes(run, table, concluded)
+    axes = topology.axes(run, table, roled)
     dims = topology.sizes(axes, given.dims)
     combined = any(dims[name] > 1 for name in ("tp", "pp", "ep", "cp"))
     compared = volumes.compare(table, kinds, found, given, combined=combined)
     layout = _parallelism(found, dims, given, combined=combined)
     counted = {id(rank) for rank in run.counted}
     waits = waiting.observe(run, table)
-    dimension = dimensions.of_rows(table, concluded)
+    dimension = dimensions.of_rows(table, roled)
     by_dimension = {
         id(rank): dimensions.sums(rank, table, waits, dimension) for rank in run.counted
     }
@@ -90,10 +93,11 @@ def analyse(
     ]
     peaks = links.Peaks(links.link_of(_devices(run)), located, given.intra_gbps, given.inter_gbps)
     rows = collectives.collective_results(table, kinds, waits, peaks)
-    groups = collectives.group_results(table, concluded, located)
+    groups = collectives.group_results(table, roled, located)
     contended = _contention(run)
-    pipes = pipeline.observe(run, table, concluded.role, waits.clocks)
-    late = causes.explained(waiting.stragglers(waits, _recorded(run)), ranks)
+    pipes = pipeline.observe(run, table, roled.role, waits.clocks)
+    charged = blame.charge(run, table, waits)
+    late = causes.explained(waiting.stragglers(waits, _recorded(run), charged), ranks)
     facts = _facts(run)
     network = Network(rows, groups, peaks.described(), contended)
     return result.Analysis(
@@ -112,6 +116,7 @@ def analyse(
                 *_clock_notices(waits),
                 *_layout_notices(given, run),
                 *located_notices,
+                *([notice("type-concluded", count=concluded)] if concluded else []),
             ]
         ),
         ranks=ranks,

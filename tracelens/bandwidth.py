@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.dtypes import item_size
 from tracelens.model.trace import NONE
 
 if TYPE_CHECKING:
@@ -55,12 +54,11 @@ def measure(matched: pd.DataFrame, fitted: Fit | None) -> Bandwidth:
         matched: Its matched calls, with `wait_ns`.
         fitted: Latency and bandwidth of the operation on the group.
     """
-    known = (matched["message_bytes"] != NONE) & (matched["wire_bytes"] != NONE)
+    known = (matched["buffer_bytes"] != NONE) & (matched["wire_bytes"] != NONE)
     sized = matched[known]
     wire = sized["wire_bytes"].to_numpy(np.int64)
     transfer = (sized["time_ns"] - sized["wait_ns"]).to_numpy(np.int64)
-    whole = np.array([item_size(name) or 0 for name in sized["dtype"]], np.int64)
-    buffers = sized["elements"].to_numpy(np.int64) * whole
+    buffers = sized["buffer_bytes"].to_numpy(np.int64)
     half = None if fitted is None else 1000 * fitted.alpha_us * fitted.beta_gbps
     large = wire >= (_LARGE_BYTES if half is None else _TIMES_HALF * half)
     below = np.zeros(len(wire), bool) if half is None else wire < half

@@ -91,7 +91,8 @@ class Groups:
         candidates = self._possible(operation)
         if len(candidates) == 1:
             return candidates[0]
-        chosen = _by_use(operation, candidates)
+        # A kernel known by its name only may be any group's.
+        chosen = None if operation.source in _NAMELESS else _by_use(operation, candidates)
         if chosen is not None:
             self.guessed += 1
             return chosen
@@ -169,6 +170,7 @@ def _ratio(operation: Operation) -> int | None:
     return large // small
 
 
+_NAMELESS = ("name", "rule")
 _SHARDED = (operations.ALL_GATHER, operations.REDUCE_SCATTER)
 _PREFERRED_ROLES = {
     "p2p": ("pp",),

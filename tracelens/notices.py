@@ -29,12 +29,48 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} event{s} not valid JSON, the first at byte {where}: {repaired} repaired, "
         "{skipped} skipped; {device}",
     ),
+    "metadata-cut": NoticeKind(
+        "warning",
+        "the file ends behind its events, inside the metadata: no event is lost, but facts about "
+        "the run (rank, groups, devices) may be",
+    ),
+    "several-traces": NoticeKind(
+        "info", "the file holds {count} traces, one after the other; each is read by itself"
+    ),
+    "several-writers": NoticeKind(
+        "warning",
+        "several processes wrote into this file at once: in {count} place{s} one's text begins "
+        "inside the other's; what could be told apart is kept, sums are lower bounds",
+    ),
+    "several-processes": NoticeKind(
+        "warning",
+        "the trace holds events of {count} processes: each is shown as a rank of its own, here "
+        "process {process}{guess}",
+    ),
+    "unknown-categories": NoticeKind(
+        "info", "{count} event{s} of unknown categories ({names}) left out; {device}"
+    ),
+    "device-unknown": NoticeKind(
+        "warning",
+        "{count} device event{s} that name no device, and there are several: left out, sums are "
+        "lower bounds",
+    ),
     "trailing-bytes": NoticeKind(
-        "info", "{count} byte{s} after the end of the compressed data ignored; no number changes"
+        "info", "{count} byte{s} after the end of {what} ignored; no number changes"
     ),
     "untimed-events": NoticeKind(
         "warning",
         "{count} device event{s} without a usable time ({reasons}): counted, but in no sum",
+    ),
+    "short-kernels": NoticeKind(
+        "info",
+        "{count} kernel{s} shorter than a microsecond, and the trace has whole microseconds: they "
+        "are counted with no time",
+    ),
+    "clipped-durations": NoticeKind(
+        "warning",
+        "{count} device event{s} that would last far beyond the next one on the same stream: ended "
+        "where that one starts",
     ),
     "skipped-file": NoticeKind("info", "left out: {reason}"),
     "unreadable-file": NoticeKind("warning", "could not be read: {reason}; its rank is missing"),
@@ -117,6 +153,11 @@ NOTICES: dict[str, NoticeKind] = {
         "info",
         "the size of {count} communicator{s} is not recorded (made before the recording): it is "
         "the number of ranks whose calls name it",
+    ),
+    "type-concluded": NoticeKind(
+        "info",
+        "the type of {count} call{s} is not recorded, only bytes; the size of their elements is "
+        "the one with which they gather what is reduced",
     ),
     "cpu-run": NoticeKind(
         "info",

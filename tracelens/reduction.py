@@ -161,11 +161,12 @@ def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankRed
 
 def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
     events = trace.device_events
-    keys = events[["process", "device"]].to_numpy()
+    owners = events[["process", "device"]]
+    keys = owners.to_numpy()
     start, end = events["start"].to_numpy(), events["end"].to_numpy()
     kernel = np.asarray(events["kind"].astype(object)) == "kernel"
     views = []
-    for process, device in np.unique(keys, axis=0):
+    for process, device in sorted(owners.drop_duplicates().itertuples(index=False, name=None)):
         rows = np.flatnonzero((keys[:, 0] == process) & (keys[:, 1] == device))
         timeline = Timeline(
             start[rows],

@@ -66,7 +66,7 @@ class _Traffic:
     """The calls of more than 1 KiB of one step of one rank on a group."""
 
     op: np.ndarray[tuple[int], np.dtype[np.int64]]
-    elements: np.ndarray[tuple[int], np.dtype[np.int64]]
+    size: np.ndarray[tuple[int], np.dtype[np.int64]]  # bytes: NCCL's payloads state no elements
     thread: np.ndarray[tuple[int], np.dtype[np.int64]]
 
     @property
@@ -79,12 +79,12 @@ class _Traffic:
         return int(np.isin(self.op, ops).sum())
 
     def from_two_threads(self, *ops: int) -> float:
-        """Return the share of elements (of calls, for messages) that come from two threads."""
+        """Return the share of bytes whose sizes two threads call (of calls, if no size is known)."""
         total = both = 0
         for op in ops:
             mine = (self.op == op) & (self.thread != NONE)
-            for size in np.unique(self.elements[mine]):
-                equal = mine & (self.elements == size)
+            for size in np.unique(self.size[mine]):
+                equal = mine & (self.size == size)
                 weight = int(equal.sum()) * max(int(size), 1)
                 total += weight
                 both += weight if len(np.unique(self.thread[equal])) > 1 else 0
@@ -92,13 +92,13 @@ class _Traffic:
 
     def has_one_size(self, op: int) -> bool:
         """Tell whether an operation is called several times, always with one size."""
-        sizes = self.elements[self.op == op]
+        sizes = self.size[self.op == op]
         return len(sizes) >= _SEVERAL and len(np.unique(sizes)) == 1 and sizes[0] != NONE
 
 
 def _traffic(table: OperationsTable) -> dict[int, _Traffic]:
     """Return what each group carries in the last complete step of its first rank."""
-    columns = ["rank", "cycle", "step", "complete", "group", "op", "elements", "thread"]
+    columns = ["rank", "cycle", "step", "complete", "group", "op", "buffer_bytes", "thread"]
     large = table.frame.loc[~table.frame["small"].to_numpy(bool), columns]
     by_group = dict(iter(large.groupby("group")))
     return {group.index: _of_rows(by_group.get(group.index, large[:0])) for group in table.groups}
@@ -110,7 +110,7 @@ def _of_rows(rows: pd.DataFrame) -> _Traffic:
     rows = rows[rows["rank"] == rows["rank"].min()]
     for name in ("cycle", "step"):
         rows = rows[rows[name] == rows[name].max()]
-    return _Traffic(*(rows[name].to_numpy(np.int64) for name in ("op", "elements", "thread")))
+    return _Traffic(*(rows[name].to_numpy(np.int64) for name in ("op", "buffer_bytes", "thread")))
 
 
 def _by_threads(traffic: _Traffic) -> tuple[str, Confidence] | None:

@@ -183,20 +183,25 @@ class _Measure:
         result.caused = {group: dict(ranks) for group, ranks in caused.items()}
 
 
-def stragglers(waiting: Waiting, recorded_ns: int) -> list[Straggler]:
+def stragglers(
+    waiting: Waiting, recorded_ns: int, charged: dict[int, dict[int, int]] | None = None
+) -> list[Straggler]:
     """Name the ranks the others wait for, the most costly first.
 
     Args:
         waiting: What matching showed.
         recorded_ns: Recorded time of one rank; waiting far below it is jitter.
+        charged: Per group and rank the waiting it caused by its own doing (`blame.charge`), which
+            decides; None: all the waiting for it.
     """
     blamed: dict[int, int] = {}
     for group, ranks in waiting.caused.items():
         members = waiting.members[group]
         limit = _limit(members) * sum(ranks.values())
         jitter = _MATTERS * recorded_ns * (members - 1)
+        own = ranks if charged is None else charged.get(group, {})
         for rank, caused in ranks.items():
-            if caused > max(limit, jitter):
+            if own.get(rank, 0) > max(limit, jitter):
                 blamed[rank] = blamed.get(rank, 0) + caused
     total = sum(caused for ranks in waiting.caused.values() for caused in ranks.values())
     return [

@@ -20,8 +20,10 @@ _FILE_RANK = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)|(?:^|[-_.])r(\d+)(?=[-_.]
 # torch.profiler.tensorboard_trace_handler: host, process, time.
 _FILE_HOST = re.compile(r"^(.+)_(\d+)\.\d{10,}\.pt\.trace\.json", re.IGNORECASE)
 _DECODER = json.JSONDecoder(strict=False)
-_KEYS = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "record_shapes",
-         "host_name", "hostname", "pytorch_version", "torch_version", "schemaVersion",
+# torch.profiler writes its settings that are on, with the value 1 (torch/profiler/profiler.py).
+_SETTINGS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
+_KEYS = (*_SETTINGS, "distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name",
+         "hostname", "pytorch_version", "torch_version", "schemaVersion",
          "simulated")  # fmt: skip
 
 
@@ -37,6 +39,7 @@ class Header:
     host: str | None = None
     framework_version: str | None = None
     shapes_recorded: bool | None = None
+    settings: tuple[str, ...] = ()
     groups: tuple[ProcessGroup, ...] = ()
     devices: dict[int, str] = field(default_factory=dict)
     amd: bool = False
@@ -59,6 +62,7 @@ def read(header: bytes, footer: bytes) -> Header:
         framework_version=_text(values.get("pytorch_version"))
         or _text(values.get("torch_version")),
         shapes_recorded=None if shapes is None else bool(shapes),
+        settings=tuple(name for name in _SETTINGS if _integer(values.get(name))),
         groups=_groups(info.get("pg_config")),
         devices=devices,
         amd=amd,

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.model.trace import NONE
-from tracelens_nsight.identifiers import last_thread
-from tracelens_nsight.tables import Between
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracelens.intervals import Ints
-    from tracelens_nsight.strings import Strings
-    from tracelens_nsight.tables import Condition, Rows, Tables
+    from tracelens_nsight.export import Export
+    from tracelens_nsight.tables import Rows, Tables
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -71,14 +69,9 @@ class DeviceRows:
         return len(self.start)
 
 
-def read(tables: Tables, strings: Strings, process: int | None) -> DeviceRows:
-    """Read the device events of a process; None reads those that name no process."""
-    parts = [
-        _kernels(tables, strings, process),
-        _copies(tables, process),
-        _memsets(tables, process),
-        _graphs(tables, process),
-    ]
+def read(export: Export, process: int) -> DeviceRows:
+    """Read the device events of a process."""
+    parts = [reader(export, process) for reader in (_kernels, _copies, _memsets, _graphs)]
     return _by_start(_together([part for part in parts if len(part)] or parts[:1]))
 
 
@@ -88,18 +81,12 @@ def processes(tables: Tables) -> list[int]:
     return [int(one) for one in np.unique(np.concatenate(found))]
 
 
-def _of(tables: Tables, table: str, process: int | None) -> list[Condition]:
-    if process is None or "globalPid" not in tables.columns.get(table, ()):
-        return []
-    return [Between("globalPid", process, last_thread(process))]
-
-
-def _kernels(tables: Tables, strings: Strings, process: int | None) -> DeviceRows:
+def _kernels(export: Export, process: int) -> DeviceRows:
     columns = [*_TIMES, *_PLACE, "demangledName", "shortName", "graphId", "graphNodeId", *_GRID]
-    rows = tables.read(KERNEL, columns, where=_of(tables, KERNEL, process))
+    rows = export.of(process, KERNEL, "globalPid", columns)
     ints = rows.integers
     ids = np.where(ints["demangledName"] == NONE, ints["shortName"], ints["demangledName"])
-    name, names = strings.coded(ids)
+    name, names = export.strings.coded(ids)
     graph = np.where(ints["graphId"] == NONE, ints["graphNodeId"], ints["graphId"])
     return _rows(
         rows, 0, name, names or [""], graph=np.where(graph == 0, NONE, graph), grid=_grids(ints)
@@ -112,13 +99,13 @@ def _grids(ints: dict[str, Ints]) -> Ints:
     return np.where(x == NONE, NONE, (x << 32) | (y << 16) | z)
 
 
-def _copies(tables: Tables, process: int | None) -> DeviceRows:
+def _copies(export: Export, process: int) -> DeviceRows:
     columns = [*_TIMES, *_PLACE, "bytes", "copyKind", "srcKind", "dstKind"]
-    rows = tables.read(MEMCPY, columns, where=_of(tables, MEMCPY, process))
+    rows = export.of(process, MEMCPY, "globalPid", columns)
     ints = rows.integers
     which = np.column_stack([ints["copyKind"], ints["srcKind"], ints["dstKind"]])
     distinct, name = np.unique(which, axis=0, return_inverse=True)
-    names = [_copy_name(*(int(value) for value in one)) for one in distinct]
+    names = [_copy_name(*one) for one in distinct.tolist()]
     return _rows(
         rows,
         1,
@@ -135,17 +122,17 @@ def _copy_name(kind: int, source: int, target: int) -> str:
     return f"Memcpy {what}" if source == NONE else f"Memcpy {what} ({ends[0]} -> {ends[1]})"
 
 
-def _memsets(tables: Tables, process: int | None) -> DeviceRows:
+def _memsets(export: Export, process: int) -> DeviceRows:
     columns = [*_TIMES, *_PLACE, "bytes", "memKind"]
-    rows = tables.read(MEMSET, columns, where=_of(tables, MEMSET, process))
+    rows = export.of(process, MEMSET, "globalPid", columns)
     distinct, name = np.unique(rows.integers["memKind"], return_inverse=True)
     names = [f"Memset ({_MEMORIES.get(int(kind), 'Unknown')})" for kind in distinct]
     return _rows(rows, 2, name.astype(np.int64), names or [""], copy_bytes=rows.integers["bytes"])
 
 
-def _graphs(tables: Tables, process: int | None) -> DeviceRows:
+def _graphs(export: Export, process: int) -> DeviceRows:
     columns = [*_TIMES, *_PLACE, "graphId"]
-    rows = tables.read(GRAPH, columns, where=_of(tables, GRAPH, process))
+    rows = export.of(process, GRAPH, "globalPid", columns)
     name = np.zeros(len(rows), np.int64)
     return _rows(rows, 0, name, [OPAQUE_GRAPH], graph=rows.integers["graphId"])
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tracelens.errors import UnreadableTrace
 from tracelens.model.facts import FileFacts
 from tracelens_nsight import device, facts
+from tracelens_nsight.export import Export
 from tracelens_nsight.ranges import EVENTS
 from tracelens_nsight.reading import processes
 
@@ -31,8 +32,9 @@ def _facts(tables: Tables, path: Path, form: str) -> FileFacts:
     found = facts.read(tables)
     members = processes(tables, path)
     alone = len(members) == 1
+    export = Export(tables)
     known = [
-        facts.rank_of(tables, found, path, one, facts.mark_of(tables, one), alone=alone)
+        facts.rank_of(export, found, path, one, facts.mark_of(export, one), alone=alone)
         for one in members
     ]
     worlds = {one.world for one in known} - {None}

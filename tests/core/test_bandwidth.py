@@ -19,7 +19,7 @@ def calls(*rows: tuple[int, int, int]) -> pd.DataFrame:
             {
                 "wire_bytes": size,
                 "message_bytes": NONE if size == NONE else 2 * size,
-                "elements": NONE if size == NONE else size // 4,
+                "buffer_bytes": size,
                 "dtype": "float32",
                 "time_ns": time,
                 "wait_ns": wait,

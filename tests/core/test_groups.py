@@ -141,6 +141,13 @@ class TestUnrecordedGroups:
         assert groups.of(operation(op, functional=functional)).role == role
         assert groups.guessed == 1
 
+    @pytest.mark.parametrize("source", ["name", "rule"])
+    def test_a_kernel_of_which_only_the_name_is_known_is_any_groups(self, source: str) -> None:
+        """Launched before the recording: a guess would match it with another group's collective."""
+        groups = groups_of(*MESH)
+        assert groups.of(Operation(op="all_reduce", source=source)) is UNKNOWN_GROUP
+        assert groups.guessed == 0
+
     def test_fsdp_gathers_on_the_shard_group(self) -> None:
         hsdp = (
             ProcessGroup("0", "default_pg", 4, (0, 1, 2, 3)),

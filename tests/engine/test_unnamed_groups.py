@@ -68,7 +68,7 @@ def test_roles_are_those_of_the_named_groups(name: str, tmp_path: Path) -> None:
 
 
 def step(*calls: tuple[str, int, int]) -> _Traffic:
-    """Return calls as operation, elements and thread."""
+    """Return calls as operation, bytes and thread."""
     columns = [[CODE[op] for op, _, _ in calls], *([c[i] for c in calls] for i in (1, 2))]
     return _Traffic(*(np.array(column, np.int64) for column in columns))
 

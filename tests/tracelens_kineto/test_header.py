@@ -56,6 +56,15 @@ def test_all_facts(where: str) -> None:
     ]
 
 
+def test_settings_of_the_profiler_that_are_on() -> None:
+    keys = {"with_stack": 1, "record_shapes": 1, "profile_memory": 0, "with_flops": "1"}
+    assert read_keys(keys, {}).settings == ("record_shapes", "with_stack", "with_flops")
+    assert read_keys({"schemaVersion": 1}, keys).settings == read_keys(keys, {}).settings
+    assert read_keys({"schemaVersion": 1}, {}).settings == ()
+    torn = read(b'{"with_stack": 1, "distributedInfo": {"rank": ', b"")
+    assert torn.settings == ("with_stack",)
+
+
 def test_another_objects_rank_does_not_count() -> None:
     got = read_keys(
         {"job": {"rank": 5, "world_size": 64}, "distributedInfo": {"rank": 1, "world_size": 4}}, {}

@@ -400,6 +400,17 @@ def test_everything_at_once_is_valid() -> None:
     assert codes(trace) == ["damaged-events"]
 
 
+def test_kinds_of_events_are_counted() -> None:
+    trace = small_trace().operator("aten::mm", 100, 10).event("cuda_sync", "Event Sync", 130, 5)
+    for start in (140, 150, 160):
+        trace.event("python_function", "train.py(7): step", start, 5)
+    trace.event("overhead", "Unrecognized", 170, 5).gpu_annotation("ProfilerStep#7", 100, 200)
+    assert trace.parse().info.recorded == {
+        "mark": 2, "kernel": 2, "copy": 1, "memset": 1, "call": 4, "operator": 2, "frame": 3,
+        "sync": 1,
+    }  # fmt: skip
+
+
 def test_the_file_is_not_changed(tmp_path: Path) -> None:
     path = small_trace().write(tmp_path / "trace.json")
     before = path.read_bytes()

@@ -46,7 +46,11 @@ _INCOMPLETE = 4
 @click.option(
     "--ranks", type=values.Typed("list", values.rank_list), help="Ranks to look at: 0-7,16."
 )
-@click.option("--step-pattern", metavar="REGEX", help="Which named ranges are the steps.")
+@click.option(
+    "--step-pattern",
+    type=values.Typed("REGEX", values.pattern),
+    help="Which named ranges are the steps.",
+)
 @click.option(
     "--layout",
     type=values.Typed("layout", values.layout),
@@ -126,7 +130,6 @@ def _options(asked: dict[str, Any]) -> Options:
     from tracelens.parallelism import Given
     from tracelens.reduction import Selection
 
-    _check_pattern(asked["step_pattern"])
     low, high = asked["steps"] or (None, None)
     dims, stage = asked["layout"] or ({}, None)
     return Options(
@@ -144,17 +147,6 @@ def _options(asked: dict[str, Any]) -> Options:
         workers=asked["workers"],
         shown=_shown(asked),
     )
-
-
-def _check_pattern(pattern: str | None) -> None:
-    import re
-
-    try:
-        re.compile(pattern or "")
-    except re.error as error:
-        raise click.BadParameter(
-            f"no regular expression: {error}", param_hint="--step-pattern"
-        ) from error
 
 
 def _shown(asked: dict[str, Any]) -> dict[str, str]:

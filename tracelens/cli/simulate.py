@@ -12,6 +12,7 @@ from tracelens.cli import values
 if TYPE_CHECKING:
     from tracelens.simulate import Options
 
+_OURS = ("*.pt.trace.json.gz", "*.sqlite", "truth.json")
 _FACTORS = values.Typed("RANK:FACTOR", values.rank_factor)
 
 
@@ -130,11 +131,16 @@ _FACTORS = values.Typed("RANK:FACTOR", values.rank_factor)
     help="The release whose files to imitate.",
 )
 @click.option(
-    "--format", "_format", default="kineto", show_default=True, type=click.Choice(["kineto"])
+    "--format",
+    "kind",
+    default="kineto",
+    show_default=True,
+    type=click.Choice(["kineto", "nsight", "nsight-per-rank"]),
+    help="Kineto files, or Nsight Systems exports, one a node or a rank.",
 )
 @click.option("-f", "--force", is_flag=True, help="Replace an earlier simulation in the folder.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def command(output: Path, _format: str, *, force: bool, quiet: bool, **asked: Any) -> None:
+def command(output: Path, kind: str, *, force: bool, quiet: bool, **asked: Any) -> None:
     """Simulate a training run and write one trace a rank, with truth.json beside them.
 
     The files are marked as simulated. truth.json says what an analysis must find in them.
@@ -143,8 +149,8 @@ def command(output: Path, _format: str, *, force: bool, quiet: bool, **asked: An
     from tracelens.simulate.run import write
 
     options = _options(asked)
-    clear_folder(output, ("*.pt.trace.json.gz", "truth.json"), b'"tracelens-truth/', force=force)
-    files = write(options, output)
+    clear_folder(output, _OURS, b'"tracelens-truth/', force=force)
+    files = write(options, output, kind)
     if not quiet:
         size = sum(file.stat().st_size for file in files)
         click.echo(f"Wrote {output} ({len(files)} files, {size / 1e6:.3g} MB)", err=True)

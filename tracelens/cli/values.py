@@ -125,6 +125,15 @@ def kernel_rule(text: str) -> Any:
         raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
 
 
+def pattern(text: str) -> str:
+    """Check a regular expression; the text itself is what reports show."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from error
+    return text
+
+
 class Typed(click.ParamType[Any]):
     """A click type around one of the functions above."""
 

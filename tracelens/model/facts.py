@@ -41,7 +41,9 @@ class RankInfo:
     that events are missing at the end, so every sum is a lower bound; `simulated` that the
     file says it comes from a simulator. `local_rank` is the place of the process among those of
     its file, in order of their devices. `hints` says in the profiler's words how to get what a
-    file may lack: `bytes` and `steps`.
+    file may lack: `bytes` and `steps`. `settings` are the recorder's own that the file says were
+    on, `recorded` how many events of each kind it holds, read or not (kernel, copy, call, mark,
+    operator, Python frame ...; 1 stands for some): `tracelens doctor` reads both.
     """
 
     path: str
@@ -63,6 +65,8 @@ class RankInfo:
     truncated: bool = False
     damaged_device_events: int = 0
     shapes_recorded: bool | None = None
+    settings: tuple[str, ...] = ()
+    recorded: dict[str, int] = field(default_factory=dict)
     simulated: bool = False
     untimed: dict[tuple[int, int], int] = field(default_factory=dict)
     notices: tuple[Notice, ...] = ()

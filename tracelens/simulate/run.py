@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens.simulate import edges, kineto, program
+from tracelens.simulate import edges, kineto, nsight, program
 from tracelens.simulate.engine import Engine
 from tracelens.simulate.layout import ProcessGroups
 from tracelens.simulate.machine import Chance
@@ -31,11 +31,20 @@ def simulate(options: Options) -> Recording:
     return edges.cut(whole, options) if options.drop_edges else whole
 
 
-def write(options: Options, folder: Path) -> list[Path]:
-    """Simulate, and write one Kineto file a rank and `truth.json` beside them."""
+def write(options: Options, folder: Path, kind: str = "kineto") -> list[Path]:
+    """Simulate, and write the recordings and `truth.json` beside them.
+
+    Args:
+        options: What to simulate.
+        folder: Made if it is missing.
+        kind: kineto, nsight (one file a node) or nsight-per-rank.
+    """
     whole = whole_run(options)
     recording = edges.cut(whole, options) if options.drop_edges else whole
-    files = kineto.write(recording, folder, torch=options.torch)
+    if kind == "kineto":
+        files = kineto.write(recording, folder, torch=options.torch)
+    else:
+        files = nsight.write(recording, folder, per_node=kind == "nsight")
     answers = folder / "truth.json"
     answers.write_text(text(truth(whole, options)))
     return [*files, answers]
