@@ -36,6 +36,7 @@ ROW_COLUMNS = (
     "part_bytes",
     "root",
     "in_splits",
+    "thread",
 )
 
 
@@ -71,6 +72,7 @@ def operation_row(
         _or_none(operation.part_bytes),
         _or_none(operation.root),
         operation.in_splits,
+        _or_none(operation.thread),
     )
 
 
@@ -84,6 +86,7 @@ _NUMBERS = (
     "root",
     "peer",
     "seq",
+    "thread",
 )
 
 
