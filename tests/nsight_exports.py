@@ -309,7 +309,7 @@ class Export:
         end = begin + 20 + 20 * len(calls)
         self.call("ncclGroupEnd", end, 200, pid=pid, tid=tid)
         for extra in range(1 + more):
-            where = {"pid": pid, "tid": tid, "stream": stream}
+            where: dict[str, Any] = {"pid": pid, "tid": tid, "stream": stream}
             begun = start + extra * (length + 10)
             self.kernel(kernel, begun, length, at=end + 20 + 60 * extra, **where)
         return self

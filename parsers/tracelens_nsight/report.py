@@ -47,7 +47,7 @@ def exported(report: Path) -> Path:
 def cached(report: Path) -> Path:
     """Return where the export of a report lies, whether or not it is there."""
     facts = report.stat()
-    key = f"{report.resolve()}\\0{facts.st_size}\\0{facts.st_mtime_ns}".encode()
+    key = f"{report.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}".encode()
     name = f"{report.stem}-{hashlib.sha256(key).hexdigest()[:16]}.sqlite"
     return _cache() / name
 
@@ -121,7 +121,7 @@ def _run(nsys: Path, report: Path, target: Path, options: tuple[str, ...]) -> st
         return str(error.strerror or error)
     if done.returncode == 0:
         return None
-    lines = [line.strip() for line in (done.stderr + "\\n" + done.stdout).splitlines()]
+    lines = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines()]
     return next((line[:200] for line in lines if line), f"exit code {done.returncode}")
 
 
