@@ -337,18 +337,29 @@ def _run_notices(
     if not devices:
         found.append(notice("no-device-events"))
     elif not facts.steps:
-        found.append(notice("no-steps"))
+        found.append(notice("no-steps", hint=_hint(run, "steps")))
     if (early := sum(d.before_first_step for d in devices)) and facts.steps:
         found.append(notice("before-first-step", count=early))
     incomplete = sum(not s.complete for d in devices for s in d.steps)
     if incomplete:
         found.append(notice("incomplete-steps", count=incomplete))
-    found += _bytes_notices(table)
+    found += _bytes_notices(table, _hint(run, "bytes"))
     found += _rank_notices(run)
     return found
 
 
-def _bytes_notices(table: operations_table.OperationsTable) -> list[Notice]:
+_HINTS = {
+    "steps": "call `prof.step()` once per optimizer step",
+    "bytes": "no arguments or shapes recorded: record_shapes=True",
+}
+
+
+def _hint(run: Run, what: str) -> str:
+    """Return how to get what a file lacks, in the words of the first rank's profiler."""
+    return run.counted[0].cycles[0].info.hints.get(what, _HINTS[what])
+
+
+def _bytes_notices(table: operations_table.OperationsTable, hint: str) -> list[Notice]:
     """Tell of calls without a size: those in complete steps apart from the harmless rest."""
     frame = table.frame
     unknown = (frame["message_bytes"] == NONE).to_numpy()
@@ -356,21 +367,20 @@ def _bytes_notices(table: operations_table.OperationsTable) -> list[Notice]:
     unlaunched = (frame["launch"] == NONE).to_numpy()
     found = []
     if inside := int((unknown & complete).sum()):
-        why = _why_unknown(inside, int((unknown & complete & unlaunched).sum()))
+        why = _why_unknown(inside, int((unknown & complete & unlaunched).sum()), hint)
         calls = f"{int(complete.sum()):,}"
         found.append(notice("bytes-unknown", count=inside, calls=calls, why=why))
     if outside := int((unknown & ~complete).sum()):
-        why = _why_unknown(outside, int((unknown & ~complete & unlaunched).sum()))
+        why = _why_unknown(outside, int((unknown & ~complete & unlaunched).sum()), hint)
         found.append(notice("bytes-unknown-outside-steps", count=outside, why=why))
     return found
 
 
-def _why_unknown(unknown: int, unlaunched: int) -> str:
+def _why_unknown(unknown: int, unlaunched: int, hint: str) -> str:
     early = "launched before the profiler started"
-    shapes = "no arguments or shapes recorded: record_shapes=True"
     if unlaunched == unknown:
         return early
-    return shapes if not unlaunched else f"{unlaunched:,} {early}; for the rest, {shapes}"
+    return hint if not unlaunched else f"{unlaunched:,} {early}; for the rest, {hint}"
 
 
 def _rank_notices(run: Run) -> list[Notice]:

@@ -1,21 +1,23 @@
 """Decide which device events communicate, what they do, and which operations they carry.
 
-Layers, strongest first (docs/attribution.md): arguments on the kernel, the `record_param_comms`
-that launched it, the c10d operator around it, the process group's own range, the kernel's name, the
-user's rules. Each layer fills what the stronger ones left open: an old record may know the size,
-only the range the name. An operation is counted once, however many records and kernels it has.
+Layers, strongest first (docs/attribution.md): arguments on the kernel or the calls it carries, the
+`record_param_comms` that launched it, the c10d operator around it, the process group's own range,
+the kernel's name, the user's rules. Each layer fills what the stronger ones left open: an old
+record may know the size, only the range the name. An operation is counted once, however many
+records and kernels it has.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tracelens import operations
+from tracelens import operations, payloads
 from tracelens.model.trace import NONE
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ class Operation:
     """One collective or p2p operation of one rank; unknown numbers are None."""
 
     op: str
-    source: str  # args | record | operator | annotation | name | rule
+    source: str  # args | payload | record | operator | annotation | name | rule
     event: int | None = None  # the first device event (or backend range) that carries it
     launch: int | None = None
     group_name: str = ""
@@ -46,6 +48,8 @@ class Operation:
     dtype: str = ""
     in_elems: int | None = None
     out_elems: int | None = None
+    buffer_bytes: int | None = None  # where bytes and no elements are recorded
+    part_bytes: int | None = None
     in_splits: str = ""
     root: int | None = None
     peer: int | None = None
@@ -125,8 +129,9 @@ class Evidence:
         source = np.asarray(table["source"].astype(object))
         self.by_source = {
             kind: np.flatnonzero(source == kind)
-            for kind in ("args", "record", "operator", "annotation")
+            for kind in ("args", "payload", "record", "operator", "annotation")
         }
+        self.places = {group.name: group.place for group in trace.info.process_groups}
         thread, start, end = (self.columns[name] for name in ("thread", "start", "end"))
         self.ranges = {
             kind: Ranges(self.by_source[kind], thread, start, end)
@@ -156,6 +161,10 @@ class Evidence:
     def name(self, row: int) -> str:
         """Return the recorded name of a row."""
         return str(self.columns["name"][row])
+
+    def own_place(self, row: int) -> int | None:
+        """Return the rank's own place in the group of a row."""
+        return self.places.get(str(self.columns["group_name"][row]))
 
     def is_operation(self, row: int) -> bool:
         """Tell whether a record moves data (waits and barriers do not)."""
@@ -220,8 +229,13 @@ class _Linker:
             int(self.evidence.columns["event"][row]): int(row)
             for row in self.evidence.by_source["args"]
         }
+        self.payloads_of: dict[int, list[int]] = defaultdict(list)
+        for row in self.evidence.by_source["payload"]:
+            self.payloads_of[int(self.evidence.columns["event"][row])].append(int(row))
+        self.uncarried = self.payloads_of.pop(NONE, [])
         self.last_batch: dict[int, int] = {}  # per thread: what is before it is taken
         self.batch_op: dict[int, str] = {}
+        self.carried: dict[tuple[str, int], str] = {}
 
     def run(self) -> Identified:
         kinds = np.asarray(self.events["kind"].astype(object))
@@ -251,7 +265,7 @@ class _Linker:
         speaks = kernel & (named[codes] if len(named) else np.zeros(len(codes), bool))
         records = np.fromiter(self.evidence.record_of, np.int64, len(self.evidence.record_of))
         speaks |= kernel & np.isin(self.columns["external_id"], records)
-        speaks[list(self.args_of)] = True
+        speaks[[*self.args_of, *self.payloads_of]] = True
         rows = np.flatnonzero(speaks)
         order = rows[np.argsort(self.columns["launch"][rows], kind="stable")]
         return {int(row): said[codes[row]] for row in order}, order
@@ -262,6 +276,8 @@ class _Linker:
     def _event(self, event: int, named: str | None) -> str | None:
         """Identify one kernel and add its operation, unless a sibling kernel already did."""
         layers = self._layers(event)
+        if event in self.payloads_of:
+            return self._carried(event, layers)
         batch = self._batch(event, layers)
         if batch is not None:
             return batch
@@ -269,6 +285,22 @@ class _Linker:
         if op is not None:
             self._attach(event, layers, op, source)
         return op
+
+    def _carried(self, event: int, layers: list[tuple[str, int]]) -> str:
+        """Add the operations of the calls a kernel carries; a second kernel may carry the same."""
+        rows = self.payloads_of[event]
+        key = ("payload", int(self.evidence.columns["external_id"][rows[0]]))
+        if key not in self.by_key:
+            said = (operations.canonical(self.evidence.name(row)) for _, row in layers)
+            called = next((op for op in said if op is not None), None)
+            dtype = operations.dtype_of_kernel_name(str(self.events["name"].iat[event]))
+            found = payloads.operations_of(self.evidence, rows, called, dtype)
+            for number, operation in enumerate(found):
+                self._new(key if not number else ("row", rows[number]), operation, event)
+            self.carried[key] = payloads.kind_of(found)
+            self.used.update(rows, (row for _, row in layers))
+        self.owner[event] = self.by_key[key]
+        return self.carried[key]
 
     def _attach(self, event: int, layers: list[tuple[str, int]], op: str, source: str) -> None:
         rows = [row for _, row in layers]
@@ -397,14 +429,15 @@ class _Linker:
 
         A group of one rank launches nothing and moves nothing.
         """
-        for row in self.evidence.by_source["record"]:
+        for row in (*self.evidence.by_source["record"], *self.uncarried):
             op = operations.canonical(self.evidence.name(int(row)))
             size = self.evidence.value("group_size", int(row))
             if row in self.used or op is None or not self.evidence.is_operation(int(row)):
                 continue
             if size is None or size <= 1:
                 continue
-            operation = self.evidence.build([int(row)], op, "record")
+            source = str(self.evidence.columns["source"][row])
+            operation = self.evidence.build([int(row)], op, source)
             operation.launch = int(self.evidence.columns["start"][row])
             thread = int(self.evidence.columns["thread"][row])
             self.evidence.context(operation, thread, operation.launch)
@@ -417,6 +450,8 @@ _TEXTS = ("dtype", "group_name", "group_description", "group_ranks", "in_splits"
 _NUMBERS = (
     "in_elems",
     "out_elems",
+    "buffer_bytes",
+    "part_bytes",
     "root",
     "peer",
     "seq",

@@ -92,6 +92,7 @@ def analyze(
     Raises:
         InputError: If nothing there can be analysed.
     """
+    from tracelens import communicators
     from tracelens.analysis import analyse
     from tracelens.model.result import Source
     from tracelens.run import assemble
@@ -105,9 +106,10 @@ def analyze(
         raise _nothing(listed, candidates, outcomes, options)
     _check_steps(reductions, options)
     run = assemble(reductions, options.ranks)
+    communicators.complete(run)
     source = Source(
         path=" ".join(str(path) for path in listed),
-        files=[_source_file(candidate, outcomes, _cycles(run)) for candidate in candidates],
+        files=[_source_file(candidate, outcomes, run) for candidate in candidates],
         options=options.shown,
     )
     notices = [*_file_notices(candidates, outcomes), *(n for r in reductions for n in r.notices)]
@@ -244,14 +246,7 @@ def _check_steps(reductions: list[RankReduction], options: Options) -> None:
 # what became of each file ------------------------------------------------------------------------
 
 
-def _cycles(run: Run) -> dict[str, int]:
-    """Map each file to its profiler cycle within its rank."""
-    return {c.info.path: number for rank in run.ranks for number, c in enumerate(rank.cycles)}
-
-
-def _source_file(
-    candidate: Candidate, outcomes: list[_Outcome], cycles: dict[str, int]
-) -> SourceFile:
+def _source_file(candidate: Candidate, outcomes: list[_Outcome], run: Run) -> SourceFile:
     outcome = next((o for o in outcomes if o.candidate == candidate), None)
     first = outcome.reductions[0] if outcome and outcome.reductions else None
     if outcome is None or first is None:
@@ -267,16 +262,25 @@ def _source_file(
             None,
             None,
         )
-    partial = first.info.truncated or first.info.damaged_device_events > 0
+    # (rank, profiler cycle within it) of everything the file holds.
+    held = [
+        (rank.rank, number)
+        for rank in run.ranks
+        for number, cycle in enumerate(rank.cycles)
+        if cycle.info.path == candidate.shown
+    ]
+    infos = [reduction.info for reduction in outcome.reductions]
+    partial = any(info.truncated or info.damaged_device_events for info in infos)
     return SourceFile(
         path=candidate.shown,
         format=candidate.format,
-        rank=first.info.rank,
-        cycle=cycles.get(candidate.shown),
+        rank=first.info.rank if len(outcome.reductions) == 1 else None,
+        ranks=sorted({rank for rank, _ in held}),
+        cycle=held[0][1] if held else None,
         status="partial" if partial else "complete",
-        reason="it ends early" if first.info.truncated else None,
+        reason="it ends early" if any(info.truncated for info in infos) else None,
         bytes=candidate.size,
-        events=first.info.events,
+        events=sum(info.events for info in infos),
         device_events=outcome.device_events,
     )
 

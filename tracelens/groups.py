@@ -44,19 +44,25 @@ def role_of(description: str | None) -> tuple[str, Confidence]:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group as one rank sees it; `ranks` is None if the list is not known."""
+    """A process group as one rank sees it; `ranks` is None if the list is not known.
+
+    `communicator` is an id that only its members share, where the trace has one.
+    """
 
     name: str
     description: str | None
     size: int | None
     ranks: tuple[int, ...] | None
     role: str = "unknown"
+    communicator: str | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
         """Identity across ranks: the rank list, else the little that is known."""
         if self.ranks is not None:
             return ("ranks", self.ranks)
+        if self.communicator is not None:
+            return ("communicator", self.communicator)
         return ("size", self.name, self.size)
 
 
@@ -92,7 +98,7 @@ class Groups:
 
     def _recorded(self, operation: Operation) -> Group | None:
         listed = self.by_name.get(operation.group_name) if operation.group_name else None
-        if listed is not None and listed.ranks is not None:
+        if listed is not None and (listed.ranks is not None or listed.communicator is not None):
             return listed
         ranks = _parse_ranks(operation.group_ranks, operation.group_size)
         size = operation.group_size
@@ -118,7 +124,8 @@ class Groups:
 def _from_listed(group: ProcessGroup) -> Group:
     size = group.size if group.size is not None else len(group.ranks or ()) or None
     whole = group.ranks if group.ranks and len(group.ranks) == size else None
-    return Group(group.name, group.description, size, whole, role_of(group.description)[0])
+    role, _ = role_of(group.description)
+    return Group(group.name, group.description, size, whole, role, group.communicator)
 
 
 def _distinct(listed: Sequence[Group]) -> list[Group]:

@@ -50,8 +50,7 @@ def match(table: OperationsTable) -> Ints:
     uneven = (frame["op"] == CODE[operations.ALL_TO_ALL]).to_numpy()
     frame = frame.assign(elements=frame["elements"].mask(uneven, NONE))
     instance = np.full(len(frame), UNMATCHED)
-    # A group whose rank list is unknown may be several groups of one name.
-    known = [group.index for group in table.groups if group.ranks is not None]
+    known = [group.index for group in table.groups if group.is_one]
     timed = (frame["start"].to_numpy(np.int64) != NONE) & ~frame["op"].isin(_NOT_COLLECTIVE)
     following = 0
     for _, rows in frame[timed & frame["group"].isin(known)].groupby("group", sort=True):

@@ -45,6 +45,11 @@ NOTICES: dict[str, NoticeKind] = {
     "rank-unknown": NoticeKind(
         "warning", "says no rank, neither inside nor in its name; it is shown as rank {rank}"
     ),
+    "ranks-by-device": NoticeKind(
+        "warning",
+        "says no ranks: its {count} processes are taken for ranks {ranks}, in order of their "
+        "devices (and files in order of their names)",
+    ),
     "duplicate-rank": NoticeKind(
         "warning",
         "rank {rank} is in {count} files that are no cycles of one process ({names}); they are "
@@ -65,7 +70,7 @@ NOTICES: dict[str, NoticeKind] = {
     "no-steps": NoticeKind(
         "warning",
         "no step marks (ProfilerStep#N or a repeating range): the whole trace is one window, "
-        "so there are no per-step numbers; call `prof.step()` once per optimizer step",
+        "so there are no per-step numbers; {hint}",
     ),
     "before-first-step": NoticeKind(
         "info",
@@ -107,6 +112,11 @@ NOTICES: dict[str, NoticeKind] = {
         "info",
         "the process group of {count} call{s} is not recorded; it was concluded from size ratios "
         "and from the kind of call",
+    ),
+    "group-size-seen": NoticeKind(
+        "info",
+        "the size of {count} communicator{s} is not recorded (made before the recording): it is "
+        "the number of ranks whose calls name it",
     ),
     "cpu-run": NoticeKind(
         "info",
@@ -150,6 +160,17 @@ NOTICES: dict[str, NoticeKind] = {
         "info",
         "{count} matched collective{s} with members that have no trace: the last arrival may be "
         "one of theirs, so waiting is a lower bound there",
+    ),
+    "payloads-not-exported": NoticeKind(
+        "warning",
+        "{count} NCCL call{s} whose sizes were recorded but not exported: `nsys export -t sqlite "
+        "--include-blobs=true --include-json=true -f true X.nsys-rep` brings them, without "
+        "recording again",
+    ),
+    "opaque-graphs": NoticeKind(
+        "warning",
+        "{count} CUDA graph launch{es} recorded without their contents ({busy} ms): counted as "
+        "compute, whatever ran in them; record with `--cuda-graph-trace=node`",
     ),
     "no-device-time": NoticeKind(
         "info", "{count} recorded collective{s} without device time; the bytes are counted"

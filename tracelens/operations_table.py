@@ -31,6 +31,12 @@ class MergedGroup:
     size: int | None
     ranks: tuple[int, ...] | None
     role: str
+    communicator: str | None = None
+
+    @property
+    def is_one(self) -> bool:
+        """Tell whether it is surely one group, not several of one name."""
+        return self.ranks is not None or self.communicator is not None
 
 
 @dataclass(slots=True)
@@ -79,7 +85,15 @@ class _Merger:
         place = self._index.setdefault(group.key, len(self.groups))
         if place == len(self.groups):
             self.groups.append(
-                MergedGroup(place, set(), group.description, group.size, group.ranks, group.role)
+                MergedGroup(
+                    place,
+                    set(),
+                    group.description,
+                    group.size,
+                    group.ranks,
+                    group.role,
+                    group.communicator,
+                )
             )
         merged = self.groups[place]
         merged.names |= {group.name} - {""}

@@ -33,7 +33,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One input file and what became of it."""
+    """One input file and what became of it; `rank` is None if it holds several, see `ranks`."""
 
     path: str
     format: str | None
@@ -44,6 +44,7 @@ class SourceFile:
     bytes: int
     events: int | None
     device_events: int | None
+    ranks: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
