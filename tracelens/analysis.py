@@ -18,6 +18,7 @@ from tracelens import (
     pipeline,
     roles,
     traffic,
+    untyped,
     verdict,
     volumes,
     waiting,
@@ -57,11 +58,12 @@ def analyse(
         given: The user's options.
     """
     table = operations_table.build(run)
+    concluded = untyped.resolve(table, given.dtype)
     pattern = traffic.observe(run, table)
     found = parallelism.infer(pattern, given)
     kinds = _final_kinds(pattern.kinds, table, found)
-    concluded = roles.conclude(table, kinds, found)
-    dims = roles.dimensions(table, concluded, given.dims)
+    roled = roles.conclude(table, kinds, found)
+    dims = roles.dimensions(table, roled, given.dims)
     combined = any(dims[name] > 1 for name in ("tp", "pp", "ep", "cp"))
     compared = volumes.compare(table, kinds, found, given, combined=combined)
     layout = _parallelism(found, dims, given, combined=combined)
@@ -72,7 +74,7 @@ def analyse(
         for rank in run.ranks
     ]
     rows = collectives.collective_results(table, kinds, waits)
-    pipes = pipeline.observe(run, table, concluded.role, waits.clocks)
+    pipes = pipeline.observe(run, table, roled.role, waits.clocks)
     late = causes.explained(waiting.stragglers(waits, _recorded(run)), ranks)
     facts = _facts(run)
     hosts = {rank.rank: rank.cycles[0].info.host for rank in run.ranks}
@@ -91,10 +93,11 @@ def analyse(
                 *_run_notices(run, table, facts),
                 *_clock_notices(waits),
                 *_layout_notices(given, run),
+                *([notice("type-concluded", count=concluded)] if concluded else []),
             ]
         ),
         ranks=ranks,
-        groups=collectives.group_results(table, concluded, hosts),
+        groups=collectives.group_results(table, roled, hosts),
         collectives=rows,
         parallelism=layout,
         volumes=compared,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens import latency
-from tracelens.dtypes import item_size
 from tracelens.model.result import CollectiveResult, GroupResult, RankVolume, StepBytes
 from tracelens.model.trace import NONE
 from tracelens.operations import OPERATIONS
@@ -136,11 +135,10 @@ def _split(rows: pd.DataFrame, members: int) -> _Split:
         return _Split()
     waited = float(matched["wait_ns"].sum())
     transfer = float(matched["time_ns"].sum()) - waited
-    known = (matched["message_bytes"] != NONE) & (matched["wire_bytes"] != NONE)
+    known = (matched["buffer_bytes"] != NONE) & (matched["wire_bytes"] != NONE)
     sized = matched[known]
     busy = float(sized["time_ns"].sum() - sized["wait_ns"].sum())
-    whole = [item_size(name) or 0 for name in sized["dtype"]]
-    buffers = float((sized["elements"].to_numpy(np.int64) * np.array(whole, np.int64)).sum())
+    buffers = float(sized["buffer_bytes"].sum())
     return _Split(
         round(waited / members),
         round(transfer / members),

@@ -152,11 +152,15 @@ class Evidence:
             range(len(marks)), *(marks[name].to_numpy() for name in ("thread", "start", "end"))
         )
         self.mark_names = marks["name"].astype(object).to_numpy()
+        threads, counts = np.unique(marks["thread"].to_numpy(), return_counts=True)
+        self.main_thread = int(threads[counts.argmax()]) if len(threads) else NONE
 
     def value(self, column: str, row: int) -> Any:
         """Return a value, or None for a missing integer."""
         value = self.columns[column][row]
-        return None if isinstance(value, (int, np.integer)) and value == NONE else value
+        if isinstance(value, (int, np.integer)):
+            return None if value == NONE else int(value)
+        return value
 
     def name(self, row: int) -> str:
         """Return the recorded name of a row."""
@@ -201,9 +205,13 @@ class Evidence:
         return next((value for value in values if value is not None), None)
 
     def context(self, operation: Operation, thread: int, at: int) -> None:
-        """Note the functional wrapper and the named range around an operation's launch."""
+        """Note the functional wrapper and the named range around an operation's launch.
+
+        Backward runs on threads of its own (pt_autograd_N), where a program's ranges are not: there
+        the range of the main thread counts, which waits meanwhile.
+        """
         operation.functional = bool(self.outer.enclosing(thread, at))
-        around = self.marks.enclosing(thread, at)
+        around = self.marks.enclosing(thread, at) or self.marks.enclosing(self.main_thread, at)
         operation.mark = str(self.mark_names[around[0]]) if around else ""
 
 

@@ -17,12 +17,12 @@ import numpy as np
 from tracelens.groups import role_of
 from tracelens.notices import notice
 from tracelens.operation_rows import ROW_COLUMNS, of_row, operation_row
+from tracelens.operations import ALL_TO_ALL, CODE, RECV, SEND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tracelens.groups import Group
-    from tracelens.model.trace import ProcessGroup
     from tracelens.reduction import RankReduction
     from tracelens.run import Run
 
@@ -35,14 +35,15 @@ class _Communicator:
 
     sizes: set[int] = field(default_factory=set)
     places: dict[int, int | None] = field(default_factory=dict)
+    size: int | None = None
 
-    def ranks(self, size: int | None) -> tuple[int, ...] | None:
+    def ranks(self) -> tuple[int, ...] | None:
         """Return the members in order of their places; None if some have no file."""
-        if size is None or len(self.places) != size:
+        if self.size is None or len(self.places) != self.size:
             return None
         known = {place: rank for rank, place in self.places.items() if place is not None}
-        if sorted(known) == list(range(size)):
-            return tuple(known[place] for place in range(size))
+        if sorted(known) == list(range(self.size)):
+            return tuple(known[place] for place in range(self.size))
         # Frameworks number members by rank (torch.distributed.new_group sorts them).
         return tuple(sorted(self.places)) if not known else None
 
@@ -53,21 +54,15 @@ def complete(run: Run) -> None:
     if not found:
         return
     _close_world(run, found)
-    sizes = {name: _size(run, communicator) for name, communicator in found.items()}
-    seen = sum(not c.sizes and sizes[name] is not None for name, c in found.items())
-    if seen:
-        run.notices.append(notice("group-size-seen", count=seen))
+    _settle_sizes(run, found)
     described = _described(run)
     for rank in run.counted:
         for cycle in rank.cycles:
             for place, group in enumerate(cycle.groups):
                 if group.communicator in found and group.ranks is None:
-                    one, size = found[group.communicator], sizes[group.communicator]
-                    whole = _completed(group, size, one.ranks(size), described)
-                    if size is not None and len(one.places) > size:
-                        whole = replace(whole, communicator=None)  # it names several groups
-                    cycle.groups[place] = whole
-                    _recompute(cycle, place, whole, rank.rank)
+                    one = found[group.communicator]
+                    cycle.groups[place] = _completed(group, one, described, _talk(cycle, place))
+                    _recompute(cycle, place, rank.rank)
 
 
 def _collect(run: Run) -> dict[str, _Communicator]:
@@ -77,16 +72,9 @@ def _collect(run: Run) -> dict[str, _Communicator]:
             for group in cycle.info.process_groups:
                 if group.communicator is not None:
                     one = found[group.communicator]
-                    one.sizes |= {group.size} - {None}  # type: ignore[arg-type]
+                    one.sizes |= {group.size} if group.size is not None else set()
                     one.places[rank.rank] = group.place
     return dict(found)
-
-
-def _size(run: Run, communicator: _Communicator) -> int | None:
-    """Return the size that is said, else the number of ranks seen if no rank can be missing."""
-    if communicator.sizes:
-        return next(iter(communicator.sizes)) if len(communicator.sizes) == 1 else None
-    return len(communicator.places) if run.world_size and not run.missing else None
 
 
 def _close_world(run: Run, found: dict[str, _Communicator]) -> None:
@@ -98,36 +86,72 @@ def _close_world(run: Run, found: dict[str, _Communicator]) -> None:
         run.world_size = len(present)
 
 
-def _described(run: Run) -> dict[tuple[int, ...], ProcessGroup]:
-    """Return the groups the files describe otherwise, by their ranks."""
-    return {
-        group.ranks: group
-        for rank in run.ranks
-        for cycle in rank.cycles
-        for group in cycle.info.process_groups
-        if group.ranks is not None and group.description
-    }
+def _settle_sizes(run: Run, found: dict[str, _Communicator]) -> None:
+    """Take the size that is said, else the number of ranks seen if no rank can be missing."""
+    whole = run.world_size is not None and not run.missing
+    seen = 0
+    for one in found.values():
+        if one.sizes:
+            one.size = next(iter(one.sizes)) if len(one.sizes) == 1 else None
+        elif whole:
+            one.size = len(one.places)
+            seen += 1
+    if seen:
+        run.notices.append(notice("group-size-seen", count=seen))
+
+
+def _described(run: Run) -> dict[tuple[int, ...], list[str]]:
+    """Return what the files say otherwise of groups, by their ranks: several may be of the same."""
+    found: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for rank in run.ranks:
+        for cycle in rank.cycles:
+            for group in cycle.info.process_groups:
+                if group.ranks is not None and group.description:
+                    found[group.ranks].append(group.description)
+    return found
+
+
+def _talk(cycle: RankReduction, place: int) -> set[int]:
+    """Return the operations of a group."""
+    table = cycle.operations
+    return set(table["op"][(table["group"] == place).to_numpy(bool)].tolist())
 
 
 def _completed(
     group: Group,
-    size: int | None,
-    ranks: tuple[int, ...] | None,
-    described: dict[tuple[int, ...], ProcessGroup],
+    one: _Communicator,
+    described: dict[tuple[int, ...], list[str]],
+    talk: set[int],
 ) -> Group:
-    said = described.get(ranks) if ranks is not None else None
-    description = group.description or (said.description if said else None)
+    """Return the group with its members and, of what is said of those, what its traffic fits."""
+    if one.size is not None and len(one.places) > one.size:
+        return replace(group, size=one.size, communicator=None)  # one id, several groups
+    ranks = one.ranks()
+    said = described.get(ranks, []) if ranks is not None else []
+    fitting = [text for text in said if role_of(text)[0] in _usual_roles(talk)]
+    description = group.description or next(iter([*fitting, *said]), None)
     role, _ = role_of(description)
-    return replace(group, size=size, ranks=ranks, description=description, role=role)
+    return replace(group, size=one.size, ranks=ranks, description=description, role=role)
 
 
-def _recompute(cycle: RankReduction, place: int, group: Group, rank: int) -> None:
+def _usual_roles(talk: set[int]) -> tuple[str, ...]:
+    """Return the roles of groups with such operations, where one set of ranks has several."""
+    if talk & {CODE[SEND], CODE[RECV]}:
+        return ("pp", "cp")
+    if CODE[ALL_TO_ALL] in talk:
+        return ("ep", "cp")
+    return ("dp", "shard", "replicate", "edp", "tp", "embedding")
+
+
+def _recompute(cycle: RankReduction, place: int, rank: int) -> None:
     """Build the rows of a group's operations again, now that its members are known."""
-    table = cycle.operations
+    table, group = cycle.operations, cycle.groups[place]
     rows = np.flatnonzero((table["group"] == place).to_numpy(bool))
+    if not len(rows):
+        return
     old = table.iloc[rows][list(ROW_COLUMNS)].to_dict("records")
     built = [operation_row(of_row(cast("Row", row)), group, place, rank) for row in old]
-    for name, values in zip(ROW_COLUMNS, zip(*built, strict=True), strict=bool(built)):
+    for name, values in zip(ROW_COLUMNS, zip(*built, strict=True), strict=True):
         column = table[name].to_numpy(copy=True)
         column[rows] = values
         table[name] = column

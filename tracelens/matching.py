@@ -48,7 +48,9 @@ def match(table: OperationsTable) -> Ints:
     frame = table.frame
     # An all-to-all's sizes may differ from rank to rank.
     uneven = (frame["op"] == CODE[operations.ALL_TO_ALL]).to_numpy()
-    frame = frame.assign(elements=frame["elements"].mask(uneven, NONE))
+    # Where no type is recorded, bytes compare as well.
+    sizes = frame["elements"].where(frame["elements"] != NONE, frame["buffer_bytes"])
+    frame = frame.assign(elements=sizes.mask(uneven, NONE))
     instance = np.full(len(frame), UNMATCHED)
     known = [group.index for group in table.groups if group.is_one]
     timed = (frame["start"].to_numpy(np.int64) != NONE) & ~frame["op"].isin(_NOT_COLLECTIVE)

@@ -118,6 +118,11 @@ NOTICES: dict[str, NoticeKind] = {
         "the size of {count} communicator{s} is not recorded (made before the recording): it is "
         "the number of ranks whose calls name it",
     ),
+    "type-concluded": NoticeKind(
+        "info",
+        "the type of {count} call{s} is not recorded, only bytes; the size of their elements is "
+        "the one with which they gather what is reduced",
+    ),
     "cpu-run": NoticeKind(
         "info",
         "CPU run: no device events, so compute is operator time of the threads and "

@@ -65,7 +65,7 @@ class Facts:
     """Facts of a whole export."""
 
     clock: Clock
-    product: str | None
+    simulated: bool
     host: str | None
     environment: dict[str, int] = field(default_factory=dict)
 
@@ -78,14 +78,14 @@ def read(tables: Tables) -> Facts:
     normalised = meta.get("EXPORT_PARAM_TIME_NORMALIZE", "").lower() == "true"
     return Facts(
         Clock(start, start if normalised else 0),
-        meta.get("EXPORT_PRODUCT_VERSION") or None,
+        "SYNTHETIC" in meta,
         _host(tables),
         _environment(tables),
     )
 
 
 def _meta(tables: Tables) -> dict[str, str]:
-    wanted = Like("name", ("EXPORT_PARAM_TIME_NORMALIZE", "EXPORT_PRODUCT_VERSION"))
+    wanted = Like("name", ("EXPORT_PARAM_TIME_NORMALIZE", "SYNTHETIC"))
     found: dict[str, str] = {}
     for table in _META:
         rows = tables.read(table, texts=["name", "value"], where=[wanted])

@@ -39,8 +39,10 @@ def traffic_of(
     for call in listed:
         elements[call.op] = elements.get(call.op, 0.0) + call.elements
     total = [round(sum(elements.values()))] * 3
-    dtypes = dict.fromkeys(elements, "bfloat16")
-    return GroupTraffic(group(index, size, role), elements, listed, dtypes, 0, by_step or total)
+    item_bytes = dict.fromkeys(elements, 2)
+    return GroupTraffic(
+        group(index, size, role), elements, listed, item_bytes, by_step=by_step or total
+    )
 
 
 def inferred(
