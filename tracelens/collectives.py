@@ -9,9 +9,11 @@ import numpy as np
 
 from tracelens import latency
 from tracelens.dtypes import item_size
+from tracelens.matching import CONFIDENCES, NOT_COLLECTIVE
 from tracelens.model.result import CollectiveResult, GroupResult, RankVolume, StepBytes
 from tracelens.model.trace import NONE
 from tracelens.operations import OPERATIONS
+from tracelens.transfer_estimate import estimate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from tracelens.latency import Fit
     from tracelens.model.result import Confidence
     from tracelens.operations_table import MergedGroup, OperationsTable
+    from tracelens.transfer_estimate import Estimate
     from tracelens.waiting import Waiting
 
 
@@ -61,7 +64,8 @@ def collective_results(
     table: OperationsTable, kinds: pd.Series, waiting: Waiting
 ) -> list[CollectiveResult]:
     """Aggregate all operations; numbers are means per member rank that is present."""
-    frame = table.frame.assign(kind=kinds, wait_ns=waiting.wait_ns)
+    confidence = waiting.links.matching.confidence
+    frame = table.frame.assign(kind=kinds, wait_ns=waiting.wait_ns, confidence=confidence)
     fits = latency.fit_all(frame, waiting.wait_ns) if waiting.times_are_the_devices else {}
     results = []
     for key, rows in frame.groupby(["group", "op", "dtype", "kind"]):
@@ -88,6 +92,7 @@ def _collective(
     timed = bool((rows["start"] != NONE).any())
     unknown = int((rows["message_bytes"] == NONE).sum())
     split = _split(rows, len(members))
+    guess = _estimate(rows, group, members)
     return CollectiveResult(
         group=f"g{group.index}",
         op=op,
@@ -114,7 +119,25 @@ def _collective(
         by_rank={rank: _of_rank(rows[rows["rank"] == rank]) for rank in members},
         sources=sorted(set(rows["source"])),
         kind=kind,
+        matched_calls=_matched(rows, len(members)),
+        transfer_estimate_ns=guess.transfer_ns if guess else None,
+        busbw_estimate_gbps=guess.busbw_gbps if guess else None,
     )
+
+
+def _matched(rows: pd.DataFrame, members: int) -> dict[str, float]:
+    """Count the matched calls per member by confidence, the surest first."""
+    matched = rows[rows["wait_ns"] != NONE]
+    counts = np.bincount(matched["confidence"].to_numpy(np.int64), minlength=len(CONFIDENCES))
+    return {name: int(n) / members for name, n in zip(CONFIDENCES, counts, strict=True) if n}
+
+
+def _estimate(rows: pd.DataFrame, group: MergedGroup, members: list[int]) -> Estimate | None:
+    """Estimate transfer where no other member's trace is there to tell it."""
+    alone = len(members) == 1 and group.size != 1
+    if not alone or rows["op"].to_numpy(np.int64)[0] in NOT_COLLECTIVE:
+        return None
+    return estimate(rows)
 
 
 @dataclass(frozen=True, slots=True)

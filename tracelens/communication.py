@@ -48,6 +48,7 @@ class Operation:
     root: int | None = None
     peer: int | None = None
     seq: int | None = None
+    comms_id: int | None = None
     tensors: int | None = None
     dimensions: int | None = None
     functional: bool = False
@@ -396,6 +397,7 @@ _NUMBERS = (
     "root",
     "peer",
     "seq",
+    "comms_id",
     "tensors",
     "dimensions",
     "group_size",

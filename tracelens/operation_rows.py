@@ -30,6 +30,7 @@ ROW_COLUMNS = (
     "dimensions",
     "peer",
     "seq",
+    "comms_id",
 )
 
 
@@ -60,6 +61,7 @@ def operation_row(
         _or_none(operation.dimensions),
         _or_none(_peer(operation, group)),
         _or_none(operation.seq),
+        _or_none(operation.comms_id),
     )
 
 
