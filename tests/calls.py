@@ -57,6 +57,7 @@ def table_of(calls: Sequence[Call]) -> OperationsTable:
             "op": CODE[c.op],
             "dtype": c.dtype,
             "elements": c.elements,
+            "buffer_bytes": NONE,
             "step_number": c.step,
             "seq": c.seq,
             "comms_id": c.comms_id,

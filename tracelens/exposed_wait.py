@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -13,29 +13,35 @@ from tracelens.operations import OPERATIONS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from tracelens.intervals import Ints
     from tracelens.operations_table import OperationsTable
     from tracelens.reduction import DeviceReduction, RankReduction
     from tracelens.run import RankRun, Run
     from tracelens.waiting import Waiting
 
-Cuts = dict[int, list["Ints"]]
+ByCycle = dict[int, list["Ints"]]
+"""Per rank an array per cycle, with an entry per operation."""
 
 
-def cuts_of(run: Run, table: OperationsTable, waiting: Waiting) -> Cuts:
+def by_cycle(run: Run, values: Ints) -> ByCycle:
+    """Cut a column of the operations frame into the cycles of the ranks."""
+    cycles = [(rank.rank, len(cycle.operations)) for rank in run.counted for cycle in rank.cycles]
+    parts = np.split(values, np.cumsum([length for _, length in cycles])[:-1])
+    found: ByCycle = {rank.rank: [] for rank in run.counted}
+    for (rank, _), part in zip(cycles, parts, strict=True):
+        found[rank].append(part)
+    return found
+
+
+def cuts_of(run: Run, table: OperationsTable, waiting: Waiting) -> ByCycle:
     """Return when the last member arrived, on the rank's own clock without its base time.
 
-    Returns:
-        Per rank an array per cycle, with an entry per operation; `NONE` for unmatched ones.
+    It is `NONE` for unmatched operations.
     """
     start, start_ns = (table.frame[n].to_numpy(np.int64) for n in ("start", "start_ns"))
-    own = np.where(waiting.cut == NONE, NONE, waiting.cut - (start_ns - start))
-    cycles = [(rank.rank, len(cycle.operations)) for rank in run.counted for cycle in rank.cycles]
-    parts = np.split(own, np.cumsum([length for _, length in cycles])[:-1])
-    cuts: Cuts = {rank.rank: [] for rank in run.counted}
-    for (rank, _), part in zip(cycles, parts, strict=True):
-        cuts[rank].append(part)
-    return cuts
+    return by_cycle(run, np.where(waiting.cut == NONE, NONE, waiting.cut - (start_ns - start)))
 
 
 def exposed_wait(rank: RankRun, cuts: Sequence[Ints]) -> dict[tuple[int, int], Ints]:
@@ -68,20 +74,31 @@ def exposed_wait(rank: RankRun, cuts: Sequence[Ints]) -> dict[tuple[int, int], I
     return sums
 
 
-def lost_to_others(run: Run, cuts: Cuts) -> Ints:
-    """Return per row of the operations frame the exposed time in which the rank may have waited.
+class Losses(NamedTuple):
+    """What calls cost their rank, an entry a row of the operations frame.
 
-    That is its known waiting, or all exposed time of calls that could not be matched and of
-    messages.
+    Attributes:
+        lost_ns: Exposed time in which the rank may have waited for others: its known waiting, or
+            all exposed time of calls that could not be matched and of messages.
+        held: Whether the rank had nothing else to do when the call ended.
     """
-    parts = []
+
+    lost_ns: Ints
+    held: NDArray[np.bool_]
+
+
+def losses(run: Run, cuts: ByCycle) -> Losses:
+    """Return what each call cost its rank."""
+    lost, held = [np.empty(0, np.int64)], [np.empty(0, bool)]
     for rank in run.counted:
         for cycle, cut in zip(rank.cycles, cuts[rank.rank], strict=True):
             rows, _, start, end = _exposed(cycle)
             until = np.where(cut[rows] == NONE, end, np.clip(cut[rows], start, end))
-            lost = np.bincount(rows, until - start, len(cut))
-            parts.append(np.rint(lost).astype(np.int64))
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+            lost.append(np.rint(np.bincount(rows, until - start, len(cut))).astype(np.int64))
+            last = np.full(len(cut), NONE)
+            np.maximum.at(last, rows, end)
+            held.append(last == cycle.operations["end"].to_numpy(np.int64))
+    return Losses(np.concatenate(lost), np.concatenate(held))
 
 
 def _exposed(cycle: RankReduction) -> tuple[Ints, Ints, Ints, Ints]:

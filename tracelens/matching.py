@@ -88,14 +88,15 @@ def _collectives(table: OperationsTable, runs: Mapping[int, int]) -> tuple[pd.Da
     to rank, so they tell nothing.
     """
     frame = table.frame
-    # A group whose rank list is unknown may be several groups of one name.
-    known = [group.index for group in table.groups if group.ranks is not None]
+    known = [group.index for group in table.groups if group.is_one]
     wanted = (frame["start"].to_numpy(np.int64) != NONE) & frame["group"].isin(known).to_numpy()
     wanted &= ~frame["op"].isin(NOT_COLLECTIVE).to_numpy()
     rows = np.flatnonzero(wanted)
     part = frame.iloc[rows].reset_index(drop=True)
     uneven = (part["op"] == CODE[operations.ALL_TO_ALL]).to_numpy()
-    elements = np.where(uneven, NONE, part["elements"].to_numpy(np.int64))
+    # Where no type is recorded, bytes compare as well.
+    sizes = part["elements"].where(part["elements"] != NONE, part["buffer_bytes"])
+    elements = np.where(uneven, NONE, sizes.to_numpy(np.int64))
     run = part["rank"].map(runs).fillna(0).astype(np.int64) if runs else 0
     part = part.assign(elements=elements, run=run)
     kind = part.groupby(["op", "dtype", "elements"], sort=False).ngroup()

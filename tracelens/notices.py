@@ -29,17 +29,62 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} event{s} not valid JSON, the first at byte {where}: {repaired} repaired, "
         "{skipped} skipped; {device}",
     ),
+    "metadata-cut": NoticeKind(
+        "warning",
+        "the file ends behind its events, inside the metadata: no event is lost, but facts about "
+        "the run (rank, groups, devices) may be",
+    ),
+    "several-traces": NoticeKind(
+        "info", "the file holds {count} traces, one after the other; each is read by itself"
+    ),
+    "several-writers": NoticeKind(
+        "warning",
+        "several processes wrote into this file at once: in {count} place{s} one's text begins "
+        "inside the other's; what could be told apart is kept, sums are lower bounds",
+    ),
+    "several-processes": NoticeKind(
+        "warning",
+        "the trace holds events of {count} processes: each is shown as a rank of its own, here "
+        "process {process}{guess}",
+    ),
+    "unknown-categories": NoticeKind(
+        "info", "{count} event{s} of unknown categories ({names}) left out; {device}"
+    ),
+    "device-unknown": NoticeKind(
+        "warning",
+        "{count} device event{s} that name no device, and there are several: left out, sums are "
+        "lower bounds",
+    ),
     "trailing-bytes": NoticeKind(
-        "info", "{count} byte{s} after the end of the compressed data ignored; no number changes"
+        "info", "{count} byte{s} after the end of {what} ignored; no number changes"
     ),
     "untimed-events": NoticeKind(
         "warning",
         "{count} device event{s} without a usable time ({reasons}): counted, but in no sum",
     ),
+    "short-kernels": NoticeKind(
+        "info",
+        "{count} kernel{s} shorter than a microsecond, and the trace has whole microseconds: they "
+        "are counted with no time",
+    ),
+    "clipped-durations": NoticeKind(
+        "warning",
+        "{count} device event{s} that would last far beyond the next one on the same stream: ended "
+        "where that one starts",
+    ),
     "skipped-file": NoticeKind("info", "left out: {reason}"),
     "unreadable-file": NoticeKind("warning", "could not be read: {reason}; its rank is missing"),
+    "simulated": NoticeKind(
+        "info",
+        "{count} file{s} written by a simulator, as said inside: times were computed, not measured",
+    ),
     "rank-unknown": NoticeKind(
         "warning", "says no rank, neither inside nor in its name; it is shown as rank {rank}"
+    ),
+    "ranks-by-device": NoticeKind(
+        "warning",
+        "says no ranks: its {count} processes are taken for ranks {ranks}, in order of their "
+        "devices (and files in order of their names)",
     ),
     "duplicate-rank": NoticeKind(
         "warning",
@@ -61,7 +106,7 @@ NOTICES: dict[str, NoticeKind] = {
     "no-steps": NoticeKind(
         "warning",
         "no step marks (ProfilerStep#N or a repeating range): the whole trace is one window, "
-        "so there are no per-step numbers; call `prof.step()` once per optimizer step",
+        "so there are no per-step numbers; {hint}",
     ),
     "before-first-step": NoticeKind(
         "info",
@@ -103,6 +148,16 @@ NOTICES: dict[str, NoticeKind] = {
         "info",
         "the process group of {count} call{s} is not recorded; it was concluded from size ratios "
         "and from the kind of call",
+    ),
+    "group-size-seen": NoticeKind(
+        "info",
+        "the size of {count} communicator{s} is not recorded (made before the recording): it is "
+        "the number of ranks whose calls name it",
+    ),
+    "type-concluded": NoticeKind(
+        "info",
+        "the type of {count} call{s} is not recorded, only bytes; the size of their elements is "
+        "the one with which they gather what is reduced",
     ),
     "cpu-run": NoticeKind(
         "info",
@@ -155,6 +210,32 @@ NOTICES: dict[str, NoticeKind] = {
         "info",
         "{count} matched collective{s} with members whose call is in no trace: the last arrival "
         "may be one of theirs, so waiting is a lower bound there",
+    ),
+    "host-shared": NoticeKind(
+        "info",
+        "{count} ranks name the host {host}, but too many use the same device there: several "
+        "machines share the name (containers do), so it tells no node; give --gpus-per-node",
+    ),
+    "nodes-from-devices": NoticeKind(
+        "info",
+        "no host name tells nodes apart: rank r drives device r modulo {size}, so each {size} "
+        "consecutive ranks are taken for one node ({nodes} in all); --gpus-per-node overrides that",
+    ),
+    "nodes-disagree": NoticeKind(
+        "warning",
+        "--gpus-per-node {size} puts ranks of different hosts on one node ({count} node{s}, the "
+        "first with {hosts}); nodes are as given",
+    ),
+    "payloads-not-exported": NoticeKind(
+        "warning",
+        "{count} NCCL call{s} whose sizes were recorded but not exported: `nsys export -t sqlite "
+        "--include-blobs=true --include-json=true -f true X.nsys-rep` brings them, without "
+        "recording again",
+    ),
+    "opaque-graphs": NoticeKind(
+        "warning",
+        "{count} CUDA graph launch{es} recorded without their contents ({busy} ms): counted as "
+        "compute, whatever ran in them; record with `--cuda-graph-trace=node`",
     ),
     "no-device-time": NoticeKind(
         "info", "{count} recorded collective{s} without device time; the bytes are counted"

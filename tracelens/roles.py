@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tracelens.parallelism import Inference
 
 _P2P = (CODE[SEND], CODE[RECV])
-DIMENSIONS = ("dp", "tp", "pp", "ep", "cp")
 
 
 def conclude(table: OperationsTable, kinds: pd.Series, found: Inference) -> Roles:
@@ -53,20 +52,3 @@ def _by_content(
     if CODE[ALL_REDUCE] in ops:
         return "tp", "medium"
     return ("ep", "low") if CODE[ALL_TO_ALL] in ops else ("unknown", "unknown")
-
-
-def dimensions(table: OperationsTable, roles: Roles, given: dict[str, int]) -> dict[str, int]:
-    """Return the size of each parallel dimension; 1 if no group shows it.
-
-    HSDP's shard and replicate groups together are the data-parallel dimension.
-    """
-    sizes = dict.fromkeys(DIMENSIONS, 1)
-    largest: dict[str, int] = {}
-    for group in table.groups:
-        name = roles.role[group.index]
-        if group.size:
-            largest[name] = max(largest.get(name, 1), group.size)
-    for name in DIMENSIONS:
-        sizes[name] = largest.get(name, 1)
-    sizes["dp"] = max(sizes["dp"], largest.get("shard", 1) * largest.get("replicate", 1))
-    return {**sizes, **given}

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.model.result import Straggler
+from tracelens.model.trace import NONE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tracelens.exposed_wait import Losses
     from tracelens.intervals import Ints
     from tracelens.operations_table import OperationsTable
     from tracelens.samples import Floats, Places
@@ -70,13 +72,13 @@ class Blame:
     taken_part: dict[int, int]
 
 
-def blame(table: OperationsTable, waiting: Waiting, lost_ns: Ints) -> Blame:
+def blame(table: OperationsTable, waiting: Waiting, losses: Losses) -> Blame:
     """Charge each instance's waiting to the rank whose own pace caused it.
 
     Args:
         table: The operations of all ranks.
         waiting: Who waited, and how long.
-        lost_ns: Per row the exposed time in which its rank may have waited for others.
+        losses: What each call cost its rank.
     """
     frame, rows, first = table.frame, waiting.rows, waiting.first
     rank, group, step = (
@@ -86,11 +88,13 @@ def blame(table: OperationsTable, waiting: Waiting, lost_ns: Ints) -> Blame:
     late = waiting.late_ns[rows]
     tied = late[last] == late[last - 1]
     wait = waiting.wait_ns[rows]
-    waited = np.where(tied, 0, np.add.reduceat(wait, first) if len(first) else first)
-    pace = _Pace(table, waiting, lost_ns)
+    pace = _Pace(table, waiting, losses)
     excess = np.repeat(pace.lost[last], waiting.members) - pace.lost
     inherited = np.clip(excess, 0, wait)
-    own = waited - np.where(tied, 0, np.add.reduceat(inherited, first) if len(first) else first)
+    waited, own = (
+        np.where(tied, 0, np.add.reduceat(part, first)) if len(first) else np.empty(0, np.int64)
+        for part in (wait, wait - inherited)
+    )
     ranks, count = np.unique(rank[rows], return_counts=True)
     return Blame(
         group=group[rows[first]],
@@ -107,32 +111,55 @@ def blame(table: OperationsTable, waiting: Waiting, lost_ns: Ints) -> Blame:
 
 
 class _Pace:
-    """What each matched call's rank lost to others since its group last met.
+    """What each matched call's rank lost to others since it was last in step with its group.
 
     Attributes:
         lost: Per entry of `waiting.rows`.
     """
 
-    def __init__(self, table: OperationsTable, waiting: Waiting, lost_ns: Ints) -> None:
+    def __init__(self, table: OperationsTable, waiting: Waiting, losses: Losses) -> None:
         frame, self.rows, self.first = table.frame, waiting.rows, waiting.first
         self.members = waiting.members
-        rank, cycle, group, start = (
-            frame[name].to_numpy(np.int64) for name in ("rank", "cycle", "group", "start")
-        )
-        # One line of calls per rank and cycle, all of them after each other.
+        rank, cycle, start = (frame[n].to_numpy(np.int64) for n in ("rank", "cycle", "start"))
+        # The calls of all ranks and cycles in one line, one after the other.
         order = np.lexsort((start, cycle, rank))
-        self.lost_in_order = lost_ns[order]
+        self.lost_in_order = losses.lost_ns[order]
         before = np.append(0, np.cumsum(self.lost_in_order))
         place = np.empty(len(order), np.intp)
         place[order] = np.arange(len(order))
-        lines = np.diff(rank[order], prepend=-1) | np.diff(cycle[order], prepend=-1)
-        begins = np.maximum.accumulate(np.where(lines != 0, np.arange(len(order)), 0))
+        change = (np.diff(rank[order], prepend=NONE) != 0) | (
+            np.diff(cycle[order], prepend=NONE) != 0
+        )
+        begins = np.maximum.accumulate(np.where(change, np.arange(len(order)), 0))
         self.place = place[self.rows]
         self.since = begins[self.place]
-        meet = np.lexsort((self.place, group[self.rows], self.since))
-        same = (np.diff(group[self.rows][meet]) == 0) & (np.diff(self.since[meet]) == 0)
-        self.since[meet[1:][same]] = self.place[meet[:-1][same]] + 1
+        self._meet(table, rank, losses.held)
         self.lost = before[self.place] - before[self.since]
+
+    def _meet(self, table: OperationsTable, rank: Ints, held: Bools) -> None:
+        """Let the count begin where a rank was last in step with all of its group.
+
+        That is after a call of the group, or of one that holds all its members, whose end held
+        every one of them up. A call that ends while they compute leaves them as far apart as they
+        were.
+        """
+        if not len(self.rows):
+            return
+        group, member = table.frame["group"].to_numpy(np.int64)[self.rows], rank[self.rows]
+        in_step = np.repeat(np.logical_and.reduceat(held[self.rows], self.first), self.members)
+        order = np.lexsort((self.place, member, group))
+        change = (np.diff(group[order]) != 0) | (np.diff(member[order]) != 0)
+        parts = {
+            (int(group[part[0]]), int(member[part[0]])): part
+            for part in np.split(order, np.flatnonzero(change) + 1)
+        }
+        met = {key: self.place[part[in_step[part]]] for key, part in parts.items()}
+        around = _around(table)
+        for (own, number), part in parts.items():
+            places = [met[h, number] for h in around[own] if (h, number) in met]
+            after = np.append(0, np.sort(np.concatenate(places)) + 1)
+            latest = after[np.searchsorted(after, self.place[part], side="right") - 1]
+            self.since[part] = np.maximum(self.since[part], latest)
 
     def handed_on(self, waited: Ints, own: Ints) -> Floats:
         """Return what each instance's last rank is charged with in the end.
@@ -158,6 +185,19 @@ class _Pace:
             given = np.clip(density, 0, None) * self.lost_in_order[self.place]
             left = np.where(waited > 0, np.bincount(which, given, len(own)), 0.0)
         return charged
+
+
+def _around(table: OperationsTable) -> dict[int, list[int]]:
+    """Return for each group those that hold all its ranks, itself included."""
+    of_rank: dict[int, list[int]] = {}
+    members = {group.index: set(group.ranks or ()) for group in table.groups}
+    for index, ranks in members.items():
+        for rank in ranks:
+            of_rank.setdefault(rank, []).append(index)
+    return {
+        index: [h for h in of_rank[min(ranks)] if ranks <= members[h]] if ranks else [index]
+        for index, ranks in members.items()
+    }
 
 
 def stragglers(blamed: Blame, recorded_ns: int) -> list[Straggler]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.alignment import ENDING_TOGETHER
-from tracelens.linking import is_cpu_run, link
+from tracelens.joining import is_cpu_run, join
 from tracelens.matching import UNMATCHED
 from tracelens.model.result import Lateness
 from tracelens.model.trace import NONE
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tracelens.clocks import Clocks
     from tracelens.intervals import Ints
-    from tracelens.linking import Links
+    from tracelens.joining import Joined
     from tracelens.operations_table import OperationsTable
     from tracelens.run import Run
     from tracelens.samples import Places
@@ -36,7 +36,7 @@ class Waiting:
     """What matching the ranks showed.
 
     Attributes:
-        links: Which rows are one collective, and the ranks' clocks.
+        joined: Which rows are one collective, and the ranks' clocks.
         wait_ns: Per row, the part before the last member arrived; `NONE` for unmatched rows.
         cut: Per row, on the rank's own clock, when the last member arrived.
         late_ns: Per row, how long after the first member this one arrived; `NONE` if unmatched.
@@ -47,7 +47,7 @@ class Waiting:
         times_are_the_devices: False for a CPU run, whose times depend on who gets a core.
     """
 
-    links: Links
+    joined: Joined
     wait_ns: Ints
     cut: Ints
     late_ns: Ints
@@ -60,7 +60,12 @@ class Waiting:
     @property
     def clocks(self) -> Clocks:
         """The ranks' clocks."""
-        return self.links.clocks
+        return self.joined.clocks
+
+    @property
+    def instance(self) -> Ints:
+        """The instance of each row of the operations frame, negative if none."""
+        return self.joined.matching.instance
 
     @property
     def members(self) -> Places:
@@ -70,21 +75,21 @@ class Waiting:
 
 def observe(run: Run, table: OperationsTable) -> Waiting:
     """Match all ranks' collectives and measure who waited."""
-    result = _Measure(table, link(run, table)).result()
+    result = _Measure(table, join(run, table)).result()
     result.times_are_the_devices = not is_cpu_run(run)
     return result
 
 
 class _Measure:
-    def __init__(self, table: OperationsTable, links: Links) -> None:
-        self.table, self.links = table, links
+    def __init__(self, table: OperationsTable, joined: Joined) -> None:
+        self.table, self.joined = table, joined
         frame = table.frame
         self.rank = frame["rank"].to_numpy(np.int64)
         self.together = frame["op"].isin(ENDING_TOGETHER).to_numpy()
 
     def result(self) -> Waiting:
         none = np.full(len(self.rank), NONE)
-        result = Waiting(self.links, none, none.copy(), none.copy())
+        result = Waiting(self.joined, none, none.copy(), none.copy())
         rows, which = self._comparable()
         if not len(rows):
             return result
@@ -102,14 +107,14 @@ class _Measure:
         arrived = start[last][which]
         result.rows, result.first = rows, first
         result.wait_ns[rows] = np.clip(arrived - start, 0, self._own_length(rows))
-        result.cut[rows] = self.links.clocks.own(self.rank[rows], arrived)
+        result.cut[rows] = self.joined.clocks.own(self.rank[rows], arrived)
         result.late_ns[rows] = start - start[first][which]
         result.incomplete = self._incomplete(result)
         return result
 
     def _common(self, rows: Places, name: str) -> Ints:
         times = self.table.frame[name].to_numpy(np.int64)[rows]
-        return self.links.clocks.common(self.rank[rows], times)
+        return self.joined.clocks.common(self.rank[rows], times)
 
     def _own_length(self, rows: Places) -> Ints:
         frame = self.table.frame
@@ -119,7 +124,7 @@ class _Measure:
 
     def _comparable(self) -> tuple[Places, Places]:
         """Return the rows of instances with two members on one time line, and their instances."""
-        clocks, instance = self.links.clocks, self.links.matching.instance
+        clocks, instance = self.joined.clocks, self.joined.matching.instance
         known = np.isin(self.rank, list(clocks.offset_ns))
         rows = np.flatnonzero((instance != UNMATCHED) & known)
         ranks, of = np.unique(self.rank[rows], return_inverse=True)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens import stragglers, waiting
+from tracelens.exposed_wait import Losses
 from tracelens.operations import RECV
 from tracelens.run import Run
 
@@ -25,12 +26,19 @@ US, MS = 1000, 10**6
 NO_RUN = Run([], None, [], [], [])  # no host says that clocks are one
 
 
-def blamed(calls: Sequence[Call], lost: Sequence[int] = ()) -> Blame:
-    """Return the blame for calls; `lost` is what each one's rank lost in it, else its waiting."""
+def blamed(calls: Sequence[Call], lost: Sequence[int] = (), held: Sequence[bool] = ()) -> Blame:
+    """Return the blame for calls.
+
+    Args:
+        calls: All ranks' calls.
+        lost: What each one's rank lost in it, else its waiting.
+        held: Whether it had nothing else to do at the end, else always.
+    """
     table = table_of(calls)
     seen = waiting.observe(NO_RUN, table)
-    given_ns = np.array(lost, np.int64) if len(lost) else np.maximum(seen.wait_ns, 0)
-    return stragglers.blame(table, seen, given_ns)
+    lost_ns = np.array(lost, np.int64) if len(lost) else np.maximum(seen.wait_ns, 0)
+    ended = np.array(held, bool) if len(held) else np.ones(len(calls), bool)
+    return stragglers.blame(table, seen, Losses(lost_ns, ended))
 
 
 def late(calls: Sequence[Call], recorded_ns: int) -> list[Straggler]:
@@ -271,6 +279,50 @@ class TestIndirectLateness:
         assert one.own_ns.sum() == one.waited_ns.sum() == 9 * 300 * US
 
 
+def overlapped(slow: dict[int, int], layers: int = 6, steps: int = 4) -> Blame:
+    """Blame a run of tp 2 x dp 2 whose data-parallel calls run behind compute.
+
+    The call of a layer waits in its stream for that of the layer before, and holds nobody up; all
+    four ranks meet at the end of a step.
+    """
+    calls: list[Call] = []
+    waits: list[int] = []
+    held: list[bool] = []
+
+    def meet(group: tuple[int, ...], arrivals: list[int], step: int, *, blocks: bool) -> int:
+        for rank, arrival in zip(group, arrivals, strict=True):
+            calls.append(Call(rank, arrival, max(arrivals) + 1000, group=group, step=step))
+            waits.append(max(arrivals) - arrival if blocks else 0)
+            held.append(blocks)
+        return max(arrivals) + 1000
+
+    at, free = [0] * 4, [0] * 4
+    for step in range(steps):
+        for _ in range(layers):
+            for first in (0, 2):
+                work = [100 * US + slow.get(rank, 0) for rank in (first, first + 1)]
+                arrivals = [at[first] + work[0], at[first + 1] + work[1] + 7]
+                at[first : first + 2] = [meet((first, first + 1), arrivals, step, blocks=True)] * 2
+            for first in (0, 1):
+                arrivals = [max(at[r], free[r]) + r for r in (first, first + 2)]
+                free[first] = free[first + 2] = meet(
+                    (first, first + 2), arrivals, step, blocks=False
+                )
+        arrivals = [max(at[rank], free[rank]) for rank in range(4)]
+        at = [meet((0, 1, 2, 3), arrivals, step, blocks=True)] * 4
+    return blamed(calls, waits, held)
+
+
+@pytest.mark.parametrize("slow", range(4))
+def test_calls_behind_compute_bring_nobody_in_step(slow: int) -> None:
+    """Rank 0 lags behind 2 by what it waited for 1 since the step began, not since that call."""
+    one = overlapped({slow: 40 * US})
+    partner = slow ^ 1
+    assert one.waited_ns[one.latest == partner].sum() > 0.2 * one.waited_ns.sum()
+    assert one.own_ns[one.latest == partner].sum() < 0.01 * one.waited_ns.sum()
+    assert [s.rank for s in stragglers.stragglers(one, 3 * MS)] == [slow]
+
+
 def one_by_one(calls: Sequence[Call], waits: Sequence[int]) -> dict[int, float]:
     """Charge waiting the plain way: call by call, from the last to the first."""
     members: dict[tuple[tuple[int, ...], int], list[int]] = {}
@@ -284,10 +336,11 @@ def one_by_one(calls: Sequence[Call], waits: Sequence[int]) -> dict[int, float]:
         instance_of[row] = (group, nth)
 
     def between(row: int) -> list[int]:
-        """Return the rank's calls since its group last met."""
+        """Return the rank's calls since its group last met, alone or with others."""
         mine = [i for i, c in enumerate(calls) if c.rank == calls[row].rank]
         before = mine[: mine.index(row)]
-        same = [i for i in before if calls[i].group == calls[row].group]
+        own = set(calls[row].group or ())
+        same = [i for i in before if own <= set(calls[i].group or ())]
         return before[before.index(same[-1]) + 1 :] if same else before
 
     charge: dict[tuple[tuple[int, ...], int], float] = {}

@@ -98,7 +98,8 @@ def test_commands_shown_are_understood(page: str, checkout: Path) -> None:
 def _commands(page: str) -> list[str]:
     text = (ROOT / page).read_text()
     fenced = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
-    line = re.compile(r"^(?:\$ |\S*/)?(tracelens (?:analyze|report|formats).*)$", re.MULTILINE)
+    names = "analyze|report|doctor|formats|simulate"
+    line = re.compile(rf"^(?:\$ |\S*/)?(tracelens (?:{names}).*)$", re.MULTILINE)
     return [found.replace("path/to/your/traces", "traces") for found in line.findall(fenced)]
 
 

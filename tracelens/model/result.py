@@ -33,7 +33,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One input file and what became of it."""
+    """One input file and what became of it; `rank` is None if it holds several, see `ranks`."""
 
     path: str
     format: str | None
@@ -44,6 +44,7 @@ class SourceFile:
     bytes: int
     events: int | None
     device_events: int | None
+    ranks: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,7 @@ class Breakdown:
     idle_dependency_ns: int | None
     idle_unknown_ns: int
     transfer_by_dimension_ns: dict[str, int] | None = None
+    exposed_unsplit_by_dimension_ns: dict[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +235,71 @@ class GroupResult:
     id: str
     names: list[str]
     description: str | None
-    role: str  # dp tp pp ep cp edp embedding shard replicate world unknown
+    role: str  # dp tp etp pp ep cp edp embedding shard replicate unknown
     role_confidence: Confidence
     size: int | None
     ranks: list[int] | None
     nodes: int | None
+    node_names: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine and its ranks."""
+
+    name: str
+    ranks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One dimension of the layout with more than one rank.
+
+    `stride` is how many ranks lie between neighbours, None if that differs; `nodes_per_group` is
+    the most machines that one of its groups is spread over, None if unknown.
+    """
+
+    name: str  # pp dp replicate shard ep cp tp
+    size: int
+    groups: int
+    stride: int | None
+    first_group: list[int] | None
+    nodes_per_group: int | None
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True)
+class RankPosition:
+    """Where a rank sits: its place on each axis, its pipeline stage, its machine in `nodes`."""
+
+    rank: int
+    coordinates: dict[str, int]
+    stage: int | None
+    node: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """One-way peaks per GPU in decimal GB/s: inside a machine, and of its network."""
+
+    kind: str | None  # NVLink 4, PCIe 4.0 x16 ...
+    intra_gbps: float | None
+    inter_gbps: float | None
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The parallel layout of all ranks, those without a trace too.
+
+    `nodes` is None if no rank's machine is known; ranks of no node in it are on an unknown one.
+    """
+
+    nodes: list[Node] | None
+    nodes_source: str | None  # option | hosts | devices
+    axes: list[Axis]
+    positions: list[RankPosition]
+    links: Links
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +353,12 @@ class CollectiveResult:
     matched_calls: dict[str, float] = field(default_factory=dict)
     transfer_estimate_ns: int | None = None
     busbw_estimate_gbps: float | None = None
+    link_peak_gbps: float | None = None
+    busbw_of_link_pct: float | None = None
+    large_busbw_gbps: float | None = None
+    half_bandwidth_bytes: int | None = None
+    latency_bound_calls_pct: float | None = None
+    latency_bound_time_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +476,34 @@ class Straggler:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowedKernel:
+    """A kernel's calls alone and beside communication, with median durations."""
+
+    name: str
+    is_gemm: bool
+    alone: int
+    alone_ns: int
+    beside: int
+    beside_ns: int
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """How much slower equal kernels run beside communication than alone.
+
+    `slowdown` is over all kernels that could be compared, each call as it occurred; the time lost
+    is per step and device.
+    """
+
+    slowdown: float | None
+    gemm_slowdown: float | None
+    lost_per_step_ns: int | None
+    gemm_lost_per_step_ns: int | None
+    kernels: list[SlowedKernel]
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing to change, with its evidence and what it would gain."""
 
@@ -441,6 +537,8 @@ class Analysis:
     lateness: Lateness | None
     stragglers: list[Straggler]
     findings: list[Finding]
+    topology: Topology | None = None
+    contention: Contention | None = None
 
     @functools.cached_property
     def tables(self) -> Tables:

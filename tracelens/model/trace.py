@@ -52,12 +52,13 @@ DEVICE_EVENTS = {
     "launch_thread": INT,
     "copy_bytes": INT,
     "graph": INT,  # CUDA graph id, NONE outside graphs
+    "grid": NAME,  # thread blocks of a kernel: with its name, what tells equal calls; "" if unknown
 }
 
 COMMUNICATIONS = {
-    "source": NAME,  # args: on the kernel | record: record_param_comms | annotation | operator
+    "source": NAME,  # args, payload: of the kernel | record (_param_comms) | annotation | operator
     "name": NAME,  # as recorded: allreduce, nccl:all_reduce, c10d::allreduce_ ...
-    "event": INT,  # row in device_events that carries it (source args), else NONE
+    "event": INT,  # row in device_events that carries it (args, payload), else NONE
     "start": INT,
     "end": INT,
     "thread": INT,
@@ -69,6 +70,8 @@ COMMUNICATIONS = {
     "dtype": TEXT,  # as recorded: BFloat16, c10::BFloat16, float ...
     "in_elems": INT,
     "out_elems": INT,
+    "buffer_bytes": INT,  # of the full buffer, where bytes and no elements are recorded
+    "part_bytes": INT,  # ... or of one member's part of it
     "in_splits": TEXT,
     "out_splits": TEXT,
     "root": INT,  # group rank of root or peer (the args' "Rank")

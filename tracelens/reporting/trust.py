@@ -223,12 +223,18 @@ def _file_row(file: SourceFile) -> Row:
     return (
         Cell(file.path),
         Cell(file.format or UNKNOWN),
-        Cell("–" if file.rank is None else str(file.rank), file.rank),
+        Cell(_ranks_of(file), file.rank),
         Cell(reason, status=looks[file.status]),
         Cell(size(file.bytes), file.bytes),
         Cell(count(file.events), file.events),
         Cell(count(file.device_events), file.device_events),
     )
+
+
+def _ranks_of(file: SourceFile) -> str:
+    if file.rank is not None:
+        return str(file.rank)
+    return ranges(file.ranks) if file.ranks else "–"
 
 
 def version_table(analysis: Analysis) -> Table:

@@ -14,16 +14,16 @@ from tracelens.run import ranges
 
 if TYPE_CHECKING:
     from tracelens.clocks import Clocks
-    from tracelens.linking import Links
+    from tracelens.joining import Joined
     from tracelens.model.result import Notice
     from tracelens.operations_table import OperationsTable
     from tracelens.run import Run
     from tracelens.waiting import Waiting
 
 
-def link_notices(run: Run, table: OperationsTable, waits: Waiting) -> list[Notice]:
+def joined_notices(run: Run, table: OperationsTable, waits: Waiting) -> list[Notice]:
     """Say how far matches and clocks can be trusted, or why waiting is unknown."""
-    found = _runs(run, waits.links)
+    found = _runs(run, waits.joined)
     if not waits.clocks.offset_ns or (waits.wait_ns == NONE).all():
         return [*found, notice("wait-unknown")]
     found += _uncertain(table, waits)
@@ -38,15 +38,15 @@ def link_notices(run: Run, table: OperationsTable, waits: Waiting) -> list[Notic
     return found
 
 
-def _runs(run: Run, links: Links) -> list[Notice]:
+def _runs(run: Run, joined: Joined) -> list[Notice]:
     """Name the ranks that are not of the largest run, unless that was said already."""
     said = any(one.code == "different-times" for one in run.notices)
-    if len(links.runs) < 2 or (said and links.reasons == {TIME}):
+    if len(joined.runs) < 2 or (said and joined.reasons == {TIME}):
         return []
-    first, *others = links.runs
-    why = " and ".join(sorted(links.reasons))
+    first, *others = joined.runs
+    why = " and ".join(sorted(joined.reasons))
     apart = _named({rank for ranks in others for rank in ranks})
-    count = len(links.runs)
+    count = len(joined.runs)
     return [notice("mixed-runs", count=count, first=_named(first), others=apart, why=why)]
 
 
@@ -57,7 +57,7 @@ def _named(ranks: set[int]) -> str:
 def _uncertain(table: OperationsTable, waits: Waiting) -> list[Notice]:
     """Count the matches that may be of other calls: in the steps, if there are any."""
     step = table.frame["step_number"].to_numpy(np.int64)[waits.rows[waits.first]]
-    low = waits.links.matching.confidence[waits.rows[waits.first]] == LOW
+    low = waits.joined.matching.confidence[waits.rows[waits.first]] == LOW
     counted = step >= 0 if (step >= 0).any() else np.ones(len(step), bool)
     count = int((low & counted).sum())
     if not count:

@@ -1,4 +1,4 @@
-"""Link the ranks of a run: which of their collectives are one, and how their clocks differ."""
+"""Join the ranks of a run: which of their collectives are one, and how their clocks differ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_DEVIATION_NS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class Joined:
     """What connects the ranks.
 
     Attributes:
@@ -41,14 +41,14 @@ class Links:
     reasons: set[str]
 
 
-def link(run: Run, table: OperationsTable) -> Links:
+def join(run: Run, table: OperationsTable) -> Joined:
     """Match all ranks' collectives and align their clocks on them."""
     runs, reasons = sort_into_runs(run.counted)
     number = {rank: place for place, ranks in enumerate(runs) for rank in ranks}
     known = _one_clock(run, table)
     matching = match(table, number, known)
     if known is not None:
-        return Links(matching, known, runs, reasons)
+        return Joined(matching, known, runs, reasons)
     clocks = align(table.frame, _reliable(table.frame, matching))
     strangers = _strangers(run, clocks)
     if strangers:
@@ -56,7 +56,7 @@ def link(run: Run, table: OperationsTable) -> Links:
         clocks = align(table.frame, _reliable(table.frame, matching))
         left = [one for ranks in runs if (one := ranks - strangers)]
         runs, reasons = [*left, *({rank} for rank in sorted(strangers))], {*reasons, ENDS}
-    return Links(matching, clocks, runs, reasons)
+    return Joined(matching, clocks, runs, reasons)
 
 
 def _one_clock(run: Run, table: OperationsTable) -> Clocks | None:
