@@ -68,10 +68,11 @@ def analyse(
     """
     table = operations_table.build(run)
     concluded = untyped.resolve(table, given.dtype)
+    assumed = roles.assume(table)
     pattern = traffic.observe(run, table)
     found = parallelism.infer(pattern, given)
     kinds = _final_kinds(pattern.kinds, table, found)
-    roled = roles.conclude(table, kinds, found)
+    roled = roles.conclude(table, kinds, found, assumed)
     located, located_notices = nodes.locate(run, given.gpus_per_node)
     axes = topology.axes(run, table, roled)
     dims = topology.sizes(axes, given.dims)

@@ -37,6 +37,7 @@ ROW_COLUMNS = (
     "part_bytes",
     "root",
     "in_splits",
+    "thread",
 )
 
 
@@ -73,6 +74,7 @@ def operation_row(
         _or_none(operation.part_bytes),
         _or_none(operation.root),
         operation.in_splits,
+        _or_none(operation.thread),
     )
 
 
@@ -86,6 +88,7 @@ _NUMBERS = (
     "root",
     "peer",
     "seq",
+    "thread",
 )
 
 

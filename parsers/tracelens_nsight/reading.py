@@ -116,7 +116,7 @@ def _trace(
         "call": len(made),
         "mark": len(trace.marks),
         "nccl": talk.calls,
-        **{kind: 1 for table, kind in _UNREAD.items() if tables.holds(table)},
+        **{kind: 1 for table, kind in _UNREAD.items() if export.tables.holds(table)},
     }
     return _shifted(trace.with_info(events=events, recorded=recorded), found.clock.shift)
 

@@ -62,7 +62,7 @@ def charged(
         Per group and rank the waiting for its own doing, that for it in all, and what it is charged
         with in the end.
     """
-    scripts = [Script(rank, 4, MACHINE, Chance(MACHINE, 0, rank)) for rank in range(4)]
+    scripts = [Script(rank, MACHINE, Chance(MACHINE, 0, rank)) for rank in range(4)]
     for script in scripts:
         for step in range(steps):
             with script.range("step", f"ProfilerStep#{step}"):
