@@ -124,7 +124,9 @@ def fsdp2(number: int = 4) -> Analysis:
         volumes=volumes(psi),
         pipeline=None,
         lateness=lateness(everybody, steps, 3),
-        stragglers=[Straggler(3, 86.1, 22 * MS, 180 * MS)],
+        stragglers=[
+            Straggler(3, 86.1, 22 * MS, 180 * MS, 71.5, "compute", ["g0"], 9, 10, persistent=True)
+        ],
         findings=findings(3),
         topology=topology({"dp": number}),
         contention=contention(),

@@ -218,6 +218,7 @@ def collective(
         "kind": "parameters",
         "link_peak_gbps": 450.0,
         "busbw_of_link_pct": None if wire is None else 100 * wire / time / 450,
+        "matched_calls": {"high": 250.0, "low": 2.5} if len(ranks) > 1 else {},
     }
     return CollectiveResult(**(fields | more))
 
@@ -234,6 +235,9 @@ def ranks_of(number: int, steps: list[int], **options: Any) -> list[RankResult]:
             devices=[device(rng, steps, slow=0.94 if rank == number * 3 // 4 else 1.0, **options)],
             top_kernels=kernels(rng, KERNELS, 30 if number <= 64 else 10),
             host=f"gpu-a{rank // 8 + 1}",
+            clock_drift_ppm=round(3.5 * rank - 7, 1) if rank else 0.0,
+            clock_median_ns=4_200 + 100 * rank,
+            clock_residual_ns=18_000 + 900 * rank,
         )
         for rank in range(number)
     ]

@@ -54,6 +54,7 @@ class Operation:
     root: int | None = None
     peer: int | None = None
     seq: int | None = None
+    comms_id: int | None = None
     tensors: int | None = None
     dimensions: int | None = None
     thread: int | None = None  # the host thread that launched it
@@ -468,6 +469,7 @@ _NUMBERS = (
     "root",
     "peer",
     "seq",
+    "comms_id",
     "tensors",
     "dimensions",
     "group_size",

@@ -79,7 +79,7 @@ class _Traffic:
         return int(np.isin(self.op, ops).sum())
 
     def from_two_threads(self, *ops: int) -> float:
-        """Return the share of bytes in sizes that two threads call; of calls if none is known."""
+        """Return the share of bytes whose sizes two threads call (of calls without sizes)."""
         total = both = 0
         for op in ops:
             mine = (self.op == op) & (self.thread != NONE)

@@ -8,7 +8,7 @@ from builders import Group, Trace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens import dimensions, waiting
+from tracelens import dimensions, exposed_wait, waiting
 from tracelens.collectives import Roles
 from tracelens.dimensions import DIMENSIONS, _apportioned
 from tracelens.model.result import Breakdown
@@ -56,7 +56,10 @@ def found(run: Run, rank: int = 0) -> np.ndarray:
         {group.index: "high" for group in table.groups},
     )
     waits = waiting.observe(run, table)
-    sums = dimensions.sums(run.counted[rank], table, waits, dimensions.of_rows(table, roles))
+    cuts = exposed_wait.cuts_of(run, table, waits)
+    of_rows = exposed_wait.by_cycle(run, dimensions.of_rows(table, roles))
+    counted = run.counted[rank]
+    sums = dimensions.sums(counted, cuts[counted.rank], of_rows[counted.rank])
     [only] = sums.values()
     return only
 

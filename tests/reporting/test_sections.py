@@ -10,7 +10,7 @@ import pytest
 
 from tracelens.model.result import Analysis, Metric, RankResult, Status, Summary
 from tracelens.reporting.collectives import collective_rows, collectives_section
-from tracelens.reporting.content import Bars, Bullets, Lines, Section
+from tracelens.reporting.content import Bars, Bullets, Lines, Section, Table
 from tracelens.reporting.devices import device_steps, known_classes, median_device, shown
 from tracelens.reporting.dimensions import by_dimension
 from tracelens.reporting.document import document, headline, sections
@@ -18,9 +18,15 @@ from tracelens.reporting.findings import evidence, finding_views
 from tracelens.reporting.kernels import kernels_section
 from tracelens.reporting.numbers import ms
 from tracelens.reporting.pipeline import pipeline_section
-from tracelens.reporting.stability import stability_section
+from tracelens.reporting.stability import stability_section, straggler_table
 from tracelens.reporting.step import step_section
-from tracelens.reporting.trust import CPU_CAVEAT, command, trust_section
+from tracelens.reporting.trust import (
+    CPU_CAVEAT,
+    clock_table,
+    command,
+    match_table,
+    trust_section,
+)
 from tracelens.reporting.volumes import volumes_section
 
 if TYPE_CHECKING:
@@ -391,3 +397,66 @@ def test_slowed_kernels_stand_beside_the_longest() -> None:
     assert [cell.text for cell in blocks[1].table.rows[0][1:4]] == ["182", "239", "1.31"]
     without = dataclasses.replace(analysis_builder.fsdp2(), contention=None)
     assert len(kernels_section(without).blocks) == 1
+
+
+def cells_of(table: Table, row: int = 0) -> dict[str, str]:
+    titles = [column.title for column in table.columns]
+    return dict(zip(titles, (cell.text for cell in table.rows[row]), strict=True))
+
+
+def test_estimates_of_one_rank_are_marked_and_explained() -> None:
+    base = analysis_builder.fsdp2()
+    alone = [
+        dataclasses.replace(
+            one, wait_ns=None, transfer_ns=None, busbw_gbps=None, transfer_estimate_ns=one.time_ns,
+            busbw_estimate_gbps=212.0,
+        )
+        for one in base.collectives
+    ]  # fmt: skip
+    section = collectives_section(dataclasses.replace(base, collectives=alone))
+    cells = cells_of(section.blocks[0].table)
+    assert cells["Transfer ms, estimate"] == "≈ 240"
+    assert cells["Bus GB/s"] == "≈ 212"
+    assert "Wait ms" not in cells
+    assert any(note.startswith("Estimates (≈)") for note in section.notes)
+    known = collectives_section(base)
+    assert "Transfer ms, estimate" not in cells_of(known.blocks[0].table)
+    assert not any("≈" in note for note in known.notes)
+
+
+def test_clocks_of_every_rank() -> None:
+    table = clock_table(analysis_builder.fsdp2())
+    assert [row[0].text for row in table.rows] == ["0", "1", "2", "3"]
+    cells = cells_of(table, 2)
+    assert cells["Drift ppm"] == "0"
+    assert cells["Half of the ends within µs"] == "4.40"
+    assert cells["95 % within µs"] == "19.8"
+
+
+def test_ranks_of_one_clock_need_no_table() -> None:
+    base = analysis_builder.fsdp2()
+    same = [dataclasses.replace(r, clock_residual_ns=None) for r in base.ranks]
+    analysis = dataclasses.replace(base, ranks=same)
+    assert not clock_table(analysis).rows
+    captions = [block.table.caption for block in trust_section(analysis).blocks]
+    assert clock_table(analysis).caption not in captions
+
+
+def test_how_calls_were_matched() -> None:
+    cells = cells_of(match_table(analysis_builder.fsdp2()))
+    assert (cells["Calls"], cells["Exact"], cells["High"], cells["Low"]) == (
+        "256", "–", "250", "2.50",
+    )  # fmt: skip
+    assert not match_table(analysis_builder.one_rank()).rows
+
+
+def test_a_straggler_is_persistent_or_occasional() -> None:
+    base = analysis_builder.fsdp2()
+    cells = cells_of(straggler_table(base))
+    assert (cells["Late steps"], cells["Pattern"]) == ("9 of 10", "persistent")
+    assert (cells["Cause"], cells["Groups"]) == ("computes longer", "dp (4 ranks)")
+    [one] = base.stragglers
+    rare = dataclasses.replace(one, persistent=False, late_steps=1, cause=None, groups=[])
+    cells = cells_of(straggler_table(dataclasses.replace(base, stragglers=[rare])))
+    assert (cells["Late steps"], cells["Pattern"]) == ("1 of 10", "occasional")
+    assert (cells["Cause"], cells["Groups"]) == ("unknown", "unknown")

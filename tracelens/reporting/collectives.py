@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracelens.reporting import words
 from tracelens.reporting.content import Bars, Block, Cell, Column, Figure, Section, Series, Table
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from tracelens.reporting.numbers import SizeUnit
 
 _MOST_BARS = 16
+_ESTIMATED = (
+    "Estimates (≈) are what calls would take if all were as fast as the fastest 5 % of their size: "
+    "one rank's trace cannot tell waiting from transfer, and the time shown still holds both."
+)
 _EMPTY = (
     "No communication was recorded. Profile a run of at least two ranks with CUDA activity on, "
     "or name your communication kernels with `--comm-kernel`."
@@ -50,6 +54,9 @@ class CollectiveRow:
     of_link_pct: float | None
     calls: float
     calls_without_bytes: float
+    transfer_estimate_ns: float | None = None
+    busbw_estimate_gbps: float | None = None
+    matched_calls: dict[str, float] = field(default_factory=dict)
 
     @property
     def overlapped_ns(self) -> float | None:
@@ -97,7 +104,20 @@ def _row(same: list[CollectiveResult], group: GroupResult | None) -> CollectiveR
         of_link_pct=mean(lambda c: c.busbw_of_link_pct),
         calls=mean(lambda c: c.calls) or 0,
         calls_without_bytes=mean(lambda c: c.calls_without_bytes) or 0,
+        transfer_estimate_ns=mean(_estimate_per_step),
+        busbw_estimate_gbps=mean(lambda c: c.busbw_estimate_gbps),
+        matched_calls=_matched(same),
     )
+
+
+def _matched(same: list[CollectiveResult]) -> dict[str, float]:
+    """Average the matched calls of each confidence over all groups of a row."""
+    found: dict[str, float] = {}
+    weight = sum(max(len(one.by_rank), 1) for one in same)
+    for one in same:
+        for level, calls in one.matched_calls.items():
+            found[level] = found.get(level, 0) + calls * max(len(one.by_rank), 1) / weight
+    return found
 
 
 def _mean(
@@ -119,6 +139,16 @@ def _wait_per_step(collective: CollectiveResult) -> float | None:
     return wait * step / exposed if exposed else 0.0
 
 
+def _estimate_per_step(collective: CollectiveResult) -> float | None:
+    """Scale the estimate to a step as the time it is of was scaled."""
+    guess, time, step = (
+        collective.transfer_estimate_ns,
+        collective.time_ns,
+        collective.time_per_step_ns,
+    )
+    return None if guess is None or step is None or not time else guess * step / time
+
+
 def collectives_section(analysis: Analysis) -> Section:
     """Say which collectives run, and which of them the step waits for."""
     rows = collective_rows(analysis)
@@ -128,7 +158,9 @@ def collectives_section(analysis: Analysis) -> Section:
     timed = [row for row in rows if row.time_ns and row.exposed_ns is not None]
     figure = _figure(timed) if timed else None
     notes = [_coverage(rows)]
-    if not _knows_waits(rows) or not _knows_bandwidths(rows):
+    if _has_estimates(rows):
+        notes.append(_ESTIMATED)
+    elif not _knows_waits(rows) or not _knows_bandwidths(rows):
         notes.append("Waiting and bandwidth are known only where collectives are matched.")
     if not timed:
         notes.append("Their time per step is not known: no complete step was recorded.")
@@ -220,21 +252,33 @@ def collective_table(rows: list[CollectiveRow]) -> Table:
         Column("Exposed ms", "number"),
         Column("Overlapped ms", "number"),
         *([Column("Wait ms", "number")] if _knows_waits(rows) else []),
+        *([Column("Transfer ms, estimate", "number")] if _has_estimates(rows) else []),
         Column(f"Message {sizes.name}", "number"),
         Column(f"Wire {sizes.name}", "number"),
-        *([Column("Bus GB/s", "number")] if _knows_bandwidths(rows) else []),
+        *([Column("Bus GB/s", "number")] if _shows_bandwidths(rows) else []),
         *([Column("% of link", "number")] if _knows_links(rows) else []),
         Column("Bytes known", "number"),
     )
-    waits, bandwidths, links = _knows_waits(rows), _knows_bandwidths(rows), _knows_links(rows)
-    cells = [_cells(row, sizes, waits, bandwidths, links) for row in rows]
+    known = _Known(
+        _knows_waits(rows), _has_estimates(rows), _shows_bandwidths(rows), _knows_links(rows)
+    )
+    cells = [_cells(row, sizes, known) for row in rows]
     return Table("Collectives, per step and rank", columns, cells, sortable=True)
 
 
-def _cells(row: CollectiveRow, sizes: SizeUnit, waits: bool, bandwidths: bool, links: bool) -> Row:
-    wait = [Cell(ms(row.wait_ns), row.wait_ns)] if waits else []
-    bandwidth = [Cell(number(row.busbw_gbps, decimals=3), row.busbw_gbps)] if bandwidths else []
-    bandwidth += [Cell(percent(row.of_link_pct), row.of_link_pct)] if links else []
+class _Known(NamedTuple):
+    waits: bool
+    estimates: bool
+    bandwidths: bool
+    links: bool
+
+
+def _cells(row: CollectiveRow, sizes: SizeUnit, known: _Known) -> Row:
+    wait = [Cell(ms(row.wait_ns), row.wait_ns)] if known.waits else []
+    if known.estimates:
+        wait.append(_estimated(ms(row.transfer_estimate_ns), row.transfer_estimate_ns))
+    bandwidth = [_bandwidth(row)] if known.bandwidths else []
+    bandwidth += [Cell(percent(row.of_link_pct), row.of_link_pct)] if known.links else []
     return (
         Cell(_with_groups(row)),
         Cell(row.dtype or UNKNOWN),
@@ -250,8 +294,27 @@ def _cells(row: CollectiveRow, sizes: SizeUnit, waits: bool, bandwidths: bool, l
     )
 
 
+def _bandwidth(row: CollectiveRow) -> Cell:
+    if row.busbw_gbps is None and row.busbw_estimate_gbps is not None:
+        guess = row.busbw_estimate_gbps
+        return _estimated(number(guess, decimals=3), guess)
+    return Cell(number(row.busbw_gbps, decimals=3), row.busbw_gbps)
+
+
+def _estimated(text: str, value: float | None) -> Cell:
+    return Cell(text if value is None else f"≈ {text}", value)
+
+
 def _knows_waits(rows: list[CollectiveRow]) -> bool:
     return any(row.wait_ns is not None for row in rows)
+
+
+def _has_estimates(rows: list[CollectiveRow]) -> bool:
+    return any(row.transfer_estimate_ns is not None for row in rows)
+
+
+def _shows_bandwidths(rows: list[CollectiveRow]) -> bool:
+    return _knows_bandwidths(rows) or any(row.busbw_estimate_gbps is not None for row in rows)
 
 
 def _knows_bandwidths(rows: list[CollectiveRow]) -> bool:
