@@ -37,6 +37,7 @@ class Call:
     peer: int = NONE
     kernel: int | None = None  # the call whose kernel carries this one; None: its own
     complete: bool = True
+    comms_id: int = NONE
 
 
 def table_of(calls: Sequence[Call]) -> OperationsTable:
@@ -66,6 +67,7 @@ def table_of(calls: Sequence[Call]) -> OperationsTable:
             "launch": c.start,
             "carrier": index if c.kernel is None else c.kernel,
             "complete": c.complete,
+            "comms_id": c.comms_id,
             "start": c.start,
             "end": c.end,
             "start_ns": NONE if c.start == NONE else c.start + EPOCH_NS,

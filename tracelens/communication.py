@@ -54,8 +54,10 @@ class Operation:
     root: int | None = None
     peer: int | None = None
     seq: int | None = None
+    comms_id: int | None = None
     tensors: int | None = None
     dimensions: int | None = None
+    thread: int | None = None  # the host thread that launched it
     functional: bool = False
     mark: str = ""  # the innermost named range around it, e.g. "FSDP::all_gather (layers.0)"
 
@@ -204,11 +206,12 @@ class Evidence:
         return next((value for value in values if value is not None), None)
 
     def context(self, operation: Operation, thread: int, at: int) -> None:
-        """Note the functional wrapper and the named range around an operation's launch.
+        """Note the thread, functional wrapper and named range of an operation's launch.
 
         Backward runs on threads of its own (pt_autograd_N), where a program's ranges are not: there
         the range of the main thread counts, which waits meanwhile.
         """
+        operation.thread = thread
         operation.functional = bool(self.outer.enclosing(thread, at))
         around = self.marks.enclosing(thread, at) or self.marks.enclosing(self.main_thread, at)
         operation.mark = str(self.mark_names[around[0]]) if around else ""
@@ -466,6 +469,7 @@ _NUMBERS = (
     "root",
     "peer",
     "seq",
+    "comms_id",
     "tensors",
     "dimensions",
     "group_size",

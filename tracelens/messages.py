@@ -23,11 +23,11 @@ from tracelens.operations import BARRIER, CODE, RECV, SEND
 from tracelens.steps import BEFORE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pandas as pd
 
-    from tracelens.alignment import Clocks
+    from tracelens.clocks import Clocks
     from tracelens.intervals import Ints
     from tracelens.operations_table import OperationsTable
     from tracelens.waiting import Waiting
@@ -49,10 +49,15 @@ class _End(NamedTuple):
 _Block = tuple[list[_End], list[_End]]
 
 
-def pair(table: OperationsTable) -> Ints:
-    """Return per row of `table.frame` the row of the other end; `UNMATCHED` if there is none."""
+def pair(table: OperationsTable, run_of: Mapping[int, int] | None = None) -> Ints:
+    """Return per row of `table.frame` the row of the other end; `UNMATCHED` if there is none.
+
+    Args:
+        table: The operations.
+        run_of: The run of each rank, where ranks of several runs are mixed: nothing matches across.
+    """
     partner = np.full(len(table.frame), UNMATCHED)
-    exact, open_ = _blocks(table)
+    exact, open_ = _blocks(table, run_of or {})
     apart = defaultdict[tuple[int, int], list[int]](list)
     rank = table.frame["rank"].to_numpy(np.int64)
     for sends, receives in exact:
@@ -89,7 +94,7 @@ def _difference(apart: dict[tuple[int, int], list[int]], key: tuple[int, int]) -
 # blocks ------------------------------------------------------------------------------------------
 
 
-def _blocks(table: OperationsTable) -> tuple[list[_Block], list[_Block]]:
+def _blocks(table: OperationsTable, run_of: Mapping[int, int]) -> tuple[list[_Block], list[_Block]]:
     """Return the messages of each pair of ranks, group and step: those that agree, and the rest."""
     frame = table.frame
     rows = np.flatnonzero(
@@ -98,12 +103,12 @@ def _blocks(table: OperationsTable) -> tuple[list[_Block], list[_Block]]:
         & (carrier_rows(frame) != NONE)
     )
     ends: dict[tuple[int, int, int, int, int], _Block] = {}
-    for row, key, is_send in _keyed(table, rows):
-        ends.setdefault(key, ([], []))[0 if is_send else 1].append(row)
+    for row, where, is_send in _keyed(table, rows):
+        ends.setdefault(where, ([], []))[0 if is_send else 1].append(row)
     exact, rest = list[_Block](), list[_Block]()
     whole = frame["complete"].to_numpy(bool)
-    for sends, receives in ends.values():
-        if not sends or not receives:
+    for key, (sends, receives) in ends.items():
+        if not sends or not receives or run_of.get(key[0]) != run_of.get(key[1]):
             continue
         agree = [one.signature for one in sends] == [one.signature for one in receives]
         sure = whole[[sends[0].row, receives[0].row]].all()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracelens.intervals import Intervals, clip, pieces, subtract, union
+from tracelens.intervals import Intervals, clip, pieces, subtract, union, union_of
 from tracelens.model.trace import NONE
 from tracelens.operations import RECV
 
@@ -31,6 +31,9 @@ FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = range(4)
 KINDS = ("forward", "backward", "backward_input", "backward_weight")
 """`backward` is a whole backward pass; schedules of the zero-bubble family split it in two."""
 
+# torch: `Optimizer.step#Adam.step`; DeepSpeed: `DeepSpeedZeroOptimizer_Stage3.step`; Megatron:
+# `megatron.core.optimizer.…Optimizer.step`.
+_OPTIMIZER_STEP = re.compile(r"(?:^|\.)\w*Optimizer\w*\.step(?:#.*)?$")
 _MOST_EDGE_GAPS = 256
 _TINY = 0.05
 """Runs of work below this share of the usual pass are part of the pass beside them: the filling of
@@ -138,8 +141,10 @@ class PassFinder:
         self._synchronized = _synchronizations(trace)
         names = trace.marks["name"].cat
         said = [str(name) for name in names.categories]
-        self._optimizer = self._marked([name.startswith("Optimizer.") for name in said])
-        steps = self._marked([name.startswith("Optimizer.step") for name in said])
+        steps = self._marked([_OPTIMIZER_STEP.search(name) is not None for name in said])
+        self._optimizer = union_of(
+            steps, self._marked([name.startswith("Optimizer.") for name in said])
+        )
         self._optimizer_steps = np.append(steps.start, np.iinfo(np.int64).max)
         self._actions = _actions(trace)
 

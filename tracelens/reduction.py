@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from tracelens import contention, host_timeline, steps
+from tracelens import contention, host_timeline, network_cards, steps
 from tracelens.attribution import (
     Timeline,
     Unions,
@@ -85,6 +85,7 @@ class RankReduction:
         mark_counts: Per (name, step): how often a named range starts in a step.
         recorded_steps: Numbers of all steps in the trace, selected or not.
         first_ns: Absolute time of the first event, for the report's date and cycle order.
+        network: Per (step, direction): bytes the machine's network cards counted.
     """
 
     info: RankInfo
@@ -100,6 +101,7 @@ class RankReduction:
     first_ns: int
     last_ns: int
     contention: pd.DataFrame = field(default_factory=pd.DataFrame)
+    network: pd.DataFrame = field(default_factory=pd.DataFrame)
     guessed_groups: int = 0
     without_device_time: int = 0
     in_graphs: int = 0
@@ -250,6 +252,7 @@ class _Reducer:
             step_source=self.marks.source,
             recorded_steps=list(self.marks.number),
             contention=_join(self.compared, contention.COLUMNS),
+            network=network_cards.reduce(self.trace.counters, devices),
             first_ns=base + first,
             last_ns=base + last,
             guessed_groups=groups.guessed,

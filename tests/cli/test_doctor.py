@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def poor(rank: int, world: int = 2, pid: int = 4012) -> Trace:
     """A trace with stacks, without a collective, that begins with step 1."""
-    trace = Trace(rank=rank, world=world, pid=pid)
+    trace = Trace(rank=rank, world=world, pid=pid, keys={"host_name": f"node{rank}"})
     for number in (1, 2):
         at = 1000 * number
         trace.step(number, at, 1000).mark("Optimizer.step#SGD.step", at + 800, 100)

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens import messages, waiting
-from tracelens.alignment import Clocks
+from tracelens.clocks import Clocks
+from tracelens.joining import Joined
+from tracelens.matching import UNMATCHED, Matching
 from tracelens.model.trace import NONE
 from tracelens.operations import ALL_REDUCE, RECV, SEND
 from tracelens.run import Run
@@ -166,7 +168,9 @@ def test_lost_ends_never_shift_the_others(case: tuple[list[Call], set[tuple[int,
 
 def split(calls: Sequence[Call], clocks: Clocks, *, host: bool = False) -> Waiting:
     none = np.full(len(calls), NONE)
-    result = waiting.Waiting(clocks, none, none.copy(), none.copy(), none.copy())
+    nothing = Matching(np.full(len(calls), UNMATCHED), np.zeros(len(calls), np.int8))
+    joined = Joined(nothing, clocks, [], set(), none)
+    result = waiting.Waiting(joined, none, none.copy(), none.copy())
     result.times_are_the_devices = not host
     table = table_of(calls)
     messages.add_waiting(table, messages.pair(table), result)

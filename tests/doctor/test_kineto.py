@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 STEP = 1000
 
 
+def host(rank: int | None) -> dict[str, Any]:
+    return {"host_name": f"node{rank}"}
+
+
 def empty(rank: int | None = 0, **options: Any) -> Trace:
-    keys = {"record_shapes": 1, **options.pop("keys", {})}
+    keys = {"record_shapes": 1, **host(rank), **options.pop("keys", {})}
     trace = Trace(rank=rank, keys=keys, **options)
     return trace.event("cuda_sync", "Event Sync", 130, 5)
 
@@ -100,7 +104,7 @@ def gpu_left_out(rank: int) -> Trace:
 
 
 def no_operators(rank: int) -> Trace:
-    trace = Trace(rank=rank).event("cuda_sync", "Event Sync", 130, 5)
+    trace = Trace(rank=rank, keys=host(rank)).event("cuda_sync", "Event Sync", 130, 5)
     for number in (10, 11, 12):
         trace.kernel("gemm", STEP * number + 100, 300).kernel(RING, STEP * number + 500, 200)
     return trace
@@ -152,7 +156,7 @@ def unlaunched(rank: int) -> Trace:
 def no_groups(rank: int) -> Trace:
     """Eight ranks in groups of two, of a torch that does not say which two."""
     listed: dict[str, Any] = {"backend": "nccl", "rank": rank, "world_size": 8}
-    keys = {"record_shapes": 1, "distributedInfo": listed}
+    keys = {"record_shapes": 1, "distributedInfo": listed, **host(rank)}
     trace = Trace(rank=rank, world=8, schema=Schema(torch="2.3"), keys=keys)
     trace.event("cuda_sync", "Event Sync", 130, 5)
     for number in (10, 11, 12):
@@ -164,7 +168,7 @@ def no_groups(rank: int) -> Trace:
 
 def no_peers(rank: int) -> Trace:
     """A pipeline recorded by a torch before 2.5."""
-    trace = Trace(rank=rank, schema=Schema(torch="2.4"), keys={"record_shapes": 1})
+    trace = Trace(rank=rank, schema=Schema(torch="2.4"), keys={"record_shapes": 1, **host(rank)})
     trace.event("cuda_sync", "Event Sync", 130, 5)
     for number in (10, 11, 12):
         step(trace, number, collective=False)
@@ -256,7 +260,7 @@ BROKEN: dict[str, tuple[list[Trace], str]] = {
         "6 of 6 collective calls are not numbered",
     ),
     "no-sync-events": (
-        pair(lambda r: steps(Trace(rank=r, keys={"record_shapes": 1}))),
+        pair(lambda r: steps(Trace(rank=r, keys={"record_shapes": 1, **host(r)}))),
         "synchronisation events were not recorded",
     ),
     "several-devices": (

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from builders import EPOCH_US, Group, Trace
 
+import tracelens
 from tracelens.doctor import other, whole_run
 from tracelens.doctor.check import LEVELS, SECTIONS, Found, Lack
 from tracelens.doctor.examination import examine
 from tracelens.doctor.finders import when
 from tracelens.reduction import RankReduction, reduce_rank
+from tracelens.reporting.document import document
 from tracelens.run import Run, assemble
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 STEP = 1000
 
@@ -24,7 +27,8 @@ STEP = 1000
 def trace(rank: int = 0, first: int = 10, count: int = 3, **options: Any) -> Trace:
     options.setdefault("world", 2)
     group = options.pop("group", None)
-    built = Trace(rank=rank, keys={"record_shapes": 1}, **options)
+    keys = {"record_shapes": 1, "host_name": options.pop("host", f"node{rank}")}
+    built = Trace(rank=rank, keys={key: value for key, value in keys.items() if value}, **options)
     built.event("cuda_sync", "Event Sync", 130, 5)
     for number in range(first, first + count):
         at = STEP * number
@@ -84,6 +88,11 @@ def test_some_ranks_are_missing() -> None:
 
 def test_ranks_with_other_steps() -> None:
     assert names(examine(run_of(trace(0), trace(1, first=11)))) == ["different-steps"]
+
+
+def test_ranks_of_unknown_machines() -> None:
+    assert names(examine(run_of(trace(0, host=None), trace(1, host=None)))) == ["no-nodes"]
+    assert "no-nodes" not in names(examine(run_of(trace(0, host=None))))
 
 
 def test_a_single_step() -> None:
@@ -203,3 +212,10 @@ def test_a_csv_is_given_no_advice_on_torch() -> None:
     lacks = examine(assemble([reduced(trace(count=0), "a", format="csv")]))
     assert "no-steps" in names(lacks)
     assert not any("prof.step" in lack.remedy for lack in lacks)
+
+
+def test_sections_are_those_of_the_report(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        trace(rank).write(tmp_path / f"rank{rank}.json")
+    shown = document(tracelens.analyze(tmp_path)).sections
+    assert tuple(section.nav for section in shown) == SECTIONS

@@ -5,6 +5,7 @@ The decoding here is written apart from the writer's: by the file's own schema t
 
 from __future__ import annotations
 
+import functools
 import json
 import sqlite3
 import struct
@@ -41,6 +42,7 @@ def query(path: Path, sql: str, *values: object) -> list[Row]:
         return [dict(row) for row in connection.execute(sql, values)]
 
 
+@functools.cache
 def ranges(path: Path) -> list[Row]:
     sql = (
         "SELECT e.*, coalesce(text, value) AS name FROM NVTX_EVENTS e"
@@ -49,24 +51,26 @@ def ranges(path: Path) -> list[Row]:
     return query(path, sql)
 
 
+@functools.cache
+def layouts(path: Path) -> dict[int, tuple[int, dict[str, tuple[str, int]]]]:
+    """Return size and fields (type and place by name) of each payload, by the file's tables."""
+    kinds = {5: "<i", 18: "<Q", 22: "<Q"}  # the rest are enums
+    sizes = {
+        row["schemaId"]: row["payloadSize"]
+        for row in query(path, "SELECT * FROM NVTX_PAYLOAD_SCHEMAS")
+    }
+    fields: dict[int, dict[str, tuple[str, int]]] = {schema: {} for schema in sizes}
+    for row in query(path, "SELECT * FROM NVTX_PAYLOAD_SCHEMA_ENTRIES"):
+        fields[row["schemaId"]][row["name"]] = (kinds.get(row["type"], "<i"), row["offset"] or 0)
+    return {schema: (size, fields[schema]) for schema, size in sizes.items()}
+
+
 def decoded(path: Path, blob: bytes) -> dict[str, int]:
     """Decode a payload by the names and places the file's own tables give."""
     domain, schema, size, _ = struct.unpack_from("<4Q", blob)
-    (about,) = {
-        row["payloadSize"]
-        for row in query(path, "SELECT * FROM NVTX_PAYLOAD_SCHEMAS WHERE schemaId = ?", schema)
-    }
+    about, fields = layouts(path)[schema]
     assert (domain, size, len(blob)) == (1, about, 32 + about)
-    entries = query(
-        path, "SELECT DISTINCT * FROM NVTX_PAYLOAD_SCHEMA_ENTRIES WHERE schemaId = ?", schema
-    )
-    kinds = {5: "i", 18: "Q", 22: "Q"}
-    return {
-        entry["name"]: struct.unpack_from(
-            "<" + kinds.get(entry["type"], "i"), blob, 32 + (entry["offset"] or 0)
-        )[0]
-        for entry in entries
-    }
+    return {name: struct.unpack_from(kind, blob, 32 + at)[0] for name, (kind, at) in fields.items()}
 
 
 def process_of(rank: RecordedRank) -> int:
@@ -77,6 +81,7 @@ def on_clock(rank: RecordedRank, true_ns: int) -> int:
     return clocks.EPOCH_NS + clocks.reading(rank.clock, true_ns)
 
 
+@functools.cache
 def session(path: Path) -> int:
     (row,) = query(path, "SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
     return int(row["utcEpochNs"])
@@ -227,8 +232,11 @@ def received_by(rank: RecordedRank, one: Communication, recording: Recording) ->
 
 
 def nccl_calls(path: Path, rank: RecordedRank) -> list[Row]:
-    rows = [r for r in ranges(path) if r["globalTid"] & ~0xFFFFFF == process_of(rank)]
-    calls = [row for row in rows if row["domainId"] == 1]
+    process = process_of(rank)
+    calls = [
+        row for row in ranges(path)
+        if row["domainId"] == 1 and row["globalTid"] & ~0xFFFFFF == process
+    ]  # fmt: skip
     assert all(call["text"] is None and call["textId"] is not None for call in calls)
     return calls
 

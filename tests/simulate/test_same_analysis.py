@@ -6,9 +6,12 @@ Nsight Systems cannot tell is listed here, and nothing else may differ.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,10 +22,8 @@ from tracelens.simulate import kineto, nsight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tracelens.model.result import Analysis
-    from tracelens.simulate.recording import Recording
 
 Difference = tuple[str, Any, Any]
 
@@ -56,24 +57,30 @@ def telling(first: Analysis, second: Analysis) -> list[Difference]:
     ]
 
 
+@functools.cache
+def of_kineto(name: str) -> Analysis:
+    with tempfile.TemporaryDirectory() as folder:
+        kineto.write(recorded(name), Path(folder))
+        return tracelens.analyze(folder)
+
+
 def analysed(
-    recording: Recording, folder: Path, options: nsight.Options | None = None, *, per_node: bool
+    name: str, folder: Path, options: nsight.Options | None = None, *, per_node: bool
 ) -> tuple[Analysis, Analysis]:
-    kineto.write(recording, folder / "kineto")
-    nsight.write(recording, folder / "nsight", per_node=per_node, options=options)
-    return tracelens.analyze(folder / "kineto"), tracelens.analyze(folder / "nsight")
+    nsight.write(recorded(name), folder, per_node=per_node, options=options)
+    return of_kineto(name), tracelens.analyze(folder)
 
 
 @pytest.mark.parametrize("per_node", [True, False], ids=["one file a node", "one file a rank"])
 @pytest.mark.parametrize("name", RUNS)
 def test_both_formats_say_the_same(name: str, per_node: bool, tmp_path: Path) -> None:
-    first, second = analysed(recorded(name), tmp_path, per_node=per_node)
+    first, second = analysed(name, tmp_path, per_node=per_node)
     assert telling(first, second) == []
     assert first.run.ranks_present == second.run.ranks_present
 
 
 def test_bytes_are_there_to_be_compared(tmp_path: Path) -> None:
-    _, second = analysed(recorded("3D"), tmp_path, per_node=True)
+    _, second = analysed("3D", tmp_path, per_node=True)
     assert all(one.calls_without_bytes == 0 for one in second.collectives)
     assert all(one.bytes_per_step.message is not None for one in second.collectives)
 
@@ -92,13 +99,13 @@ OTHER_EXPORTS = {
 @pytest.mark.parametrize("export", OTHER_EXPORTS)
 @pytest.mark.parametrize("name", ["zero-3", "3D"])
 def test_however_the_export_was_made(name: str, export: str, tmp_path: Path) -> None:
-    first, second = analysed(recorded(name), tmp_path, OTHER_EXPORTS[export], per_node=True)
+    first, second = analysed(name, tmp_path, OTHER_EXPORTS[export], per_node=True)
     assert telling(first, second) == []
 
 
 def test_without_ranges_of_torch_times_and_bytes_are_the_same(tmp_path: Path) -> None:
     options = nsight.Options(torch="none")
-    first, second = analysed(recorded("zero-3"), tmp_path, options, per_node=True)
+    first, second = analysed("zero-3", tmp_path, options, per_node=True)
     for one, other in zip(first.ranks, second.ranks, strict=True):
         assert one.devices[0].steps == other.devices[0].steps
     assert [c.bytes_per_step for c in first.collectives] == [
@@ -108,7 +115,7 @@ def test_without_ranges_of_torch_times_and_bytes_are_the_same(tmp_path: Path) ->
 
 def test_without_a_mark_ranks_follow_the_devices(tmp_path: Path) -> None:
     options = nsight.Options(mark=False)
-    first, second = analysed(recorded("zero-3"), tmp_path, options, per_node=True)
+    first, second = analysed("zero-3", tmp_path, options, per_node=True)
     assert [rank.devices[0].total for rank in first.ranks] == [
         rank.devices[0].total for rank in second.ranks
     ]
@@ -118,7 +125,7 @@ def test_without_a_mark_ranks_follow_the_devices(tmp_path: Path) -> None:
 
 def test_without_payloads_times_are_the_same_and_bytes_unknown(tmp_path: Path) -> None:
     options = nsight.Options(blobs=False)
-    first, second = analysed(recorded("3D"), tmp_path, options, per_node=True)
+    first, second = analysed("3D", tmp_path, options, per_node=True)
     for one, other in zip(first.ranks, second.ranks, strict=True):
         assert one.devices[0].total == replace(
             other.devices[0].total,

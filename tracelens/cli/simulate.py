@@ -146,7 +146,7 @@ def command(output: Path, kind: str, *, force: bool, quiet: bool, **asked: Any) 
     The files are marked as simulated. truth.json says what an analysis must find in them.
     """
     from tracelens.cli.output import clear_folder
-    from tracelens.simulate.run import write
+    from tracelens.simulate import write
 
     options = _options(asked)
     clear_folder(output, _OURS, b'"tracelens-truth/', force=force)

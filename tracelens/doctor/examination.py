@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracelens.doctor import kineto, nsight, other, whole_run
-from tracelens.doctor.check import LEVELS, Check, Found, Lack, Level
+from tracelens.doctor.check import LEVELS, Check, Found, Lack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,20 +28,6 @@ class _Struck(NamedTuple):
     found: Found
     rank: int | None = None
     file: str | None = None
-
-
-class _Unread(NamedTuple):
-    level: Level
-    costs: str
-    remedy: str
-
-
-_UNREAD = {
-    "unreadable-file": _Unread(
-        "missing", "its rank is missing", "copy the file again, or record it again"
-    ),
-    "skipped-file": _Unread("remark", "no number", "nothing if it is no trace"),
-}
 
 
 def examine(run: Run, file_notices: Iterable[Notice] = ()) -> list[Lack]:
@@ -92,15 +78,16 @@ def _lack(check: Check[Any], struck: list[_Struck]) -> Lack:
 
 
 def _unread(notice: Notice) -> Lack:
-    said = _UNREAD[notice.code]
+    """Say what reading said about files that are in no rank."""
+    harmless = notice.level == "info"
     return Lack(
         check=notice.code,
-        level=said.level,
+        level="remark" if harmless else "missing",
         sections=("Trust",),
         what=notice.message,
-        costs=said.costs,
-        remedy=said.remedy,
+        costs="no number" if harmless else "what it holds is in no section",
+        remedy=f"see docs/messages.md#{notice.code}",
         ranks=(),
         # What was left out is one notice for many files, which names them itself.
-        files=(notice.file,) if notice.file and notice.code == "unreadable-file" else (),
+        files=(notice.file,) if notice.file and not harmless else (),
     )

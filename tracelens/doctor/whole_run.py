@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracelens import nodes
 from tracelens.doctor.check import Check, Found
 from tracelens.doctor.finders import when
 from tracelens.run import ranges
@@ -50,6 +51,14 @@ def no_world_size(run: Run) -> Found | None:
     formats = {cycle.info.format for rank in run.ranks for cycle in rank.cycles}
     talks = any(len(cycle.operations) for rank in run.ranks for cycle in rank.cycles)
     return when(run.world_size is None and talks and all(f.startswith("nsight") for f in formats))
+
+
+def no_nodes(run: Run) -> Found | None:
+    """Find ranks with devices of which nothing tells the machine."""
+    present = {rank.rank for rank in run.ranks}
+    kinds = {cycle.info.device_kind for rank in run.ranks for cycle in rank.cycles}
+    found, _ = nodes.locate(run)
+    return when(len(present) > 1 and kinds != {"cpu"} and found.source is None)
 
 
 def one_step(run: Run) -> Found | None:
@@ -120,6 +129,15 @@ CHECKS: tuple[Check[Run], ...] = (
         "missing ranks go unnoticed",
         "let each process say its rank and the world size (docs/recording.md)",
         no_world_size,
+    ),
+    Check(
+        "no-nodes",
+        "poorer",
+        ("Collectives",),
+        "nothing says which ranks share a machine",
+        "traffic inside a machine is not told from traffic between machines",
+        "`tracelens analyze --gpus-per-node N`; torch 2.13 writes the host's name by itself",
+        no_nodes,
     ),
     Check(
         "different-steps",

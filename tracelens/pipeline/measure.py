@@ -20,7 +20,7 @@ from tracelens.pipeline.exposure import length_in
 from tracelens.pipeline.views import device_of, work_of
 
 if TYPE_CHECKING:
-    from tracelens.alignment import Clocks
+    from tracelens.clocks import Clocks
     from tracelens.intervals import Ints
     from tracelens.passes import Work
     from tracelens.pipeline.exposure import Exposure, Exposures

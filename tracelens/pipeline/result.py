@@ -21,7 +21,7 @@ from tracelens.theory.pipeline import PassLength, bubble_share, replayed_share, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens.alignment import Clocks
+    from tracelens.clocks import Clocks
     from tracelens.intervals import Ints
     from tracelens.operations_table import OperationsTable
     from tracelens.passes import Work
