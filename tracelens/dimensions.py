@@ -115,16 +115,29 @@ def split(breakdown: Breakdown | None, found: NDArray[np.int64] | None) -> Break
     transfer = breakdown.transfer_by_op_ns
     return dataclasses.replace(
         breakdown,
-        transfer_by_dimension_ns=None if transfer is None else _by_dimension(transfer, found[0]),
-        exposed_unsplit_by_dimension_ns=_by_dimension(breakdown.exposed_unsplit_by_op_ns, found[1]),
+        transfer_by_dimension_ns=None if transfer is None else _by_dimension(transfer, found, 0),
+        exposed_unsplit_by_dimension_ns=_by_dimension(breakdown.exposed_unsplit_by_op_ns, found, 1),
     )
 
 
-def _by_dimension(by_op: Mapping[str, int], found: NDArray[np.int64]) -> dict[str, int]:
+def _by_dimension(by_op: Mapping[str, int], found: NDArray[np.int64], kind: int) -> dict[str, int]:
     totals = np.zeros(len(DIMENSIONS), np.int64)
     for op, time in by_op.items():
-        totals += _apportioned(time, found[OPERATIONS.index(op)])
+        totals += _apportioned(time, _weights(OPERATIONS.index(op), found, kind))
     return {name: int(t) for name, t in zip(DIMENSIONS, totals, strict=True) if t}
+
+
+def _weights(op: int, found: NDArray[np.int64], kind: int) -> Ints:
+    """Return the shares of the dimensions in an operation's time.
+
+    A kernel that sends and receives is an operation of its own name, its messages have theirs.
+    """
+    own: Ints = found[kind, op]
+    if own.any() or op not in _MESSAGES:
+        return own
+    messages = found[:, _MESSAGES].sum(axis=1)
+    pooled: Ints = messages[kind] if messages[kind].any() else messages.sum(axis=0)
+    return pooled
 
 
 def _apportioned(total: int, weights: Ints) -> Ints:

@@ -120,6 +120,9 @@ def _section(section: Section) -> str:
     for block in section.blocks:
         if section.id == "step" and block.table.total is not None:
             parts.append(_with_bars(block.table))
+        elif block.grid is not None:
+            compact = block.grid.compact
+            parts.append(f"**{inert.text(compact.caption)}**\n\n{tables.table(compact)}")
         elif not block.folded:
             parts.append(f"**{inert.text(block.table.caption)}**\n\n{tables.table(block.table)}")
         if block.figure is not None and isinstance(block.figure.chart, Heat):

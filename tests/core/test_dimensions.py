@@ -93,11 +93,20 @@ def test_the_breakdowns_own_numbers_are_what_is_split() -> None:
     sums[0, CODE["all_gather"]] = [50, 0, 0, 0, 0, 0]
     sums[1, CODE["send"]] = [0, 0, 7, 0, 0, 0]
     got = dimensions.split(
-        breakdown({"all_reduce": 201, "all_gather": 25}, {"send": 4, "recv": 3}), sums
+        breakdown({"all_reduce": 201, "all_gather": 25}, {"send": 4, "broadcast": 3}), sums
     )
     assert got is not None
     assert got.transfer_by_dimension_ns == {"dp": 50 + 25, "tp": 151}
     assert got.exposed_unsplit_by_dimension_ns == {"pp": 4, "other": 3}
+
+
+def test_a_kernel_that_sends_and_receives_is_for_what_its_messages_are_for() -> None:
+    sums = np.zeros((2, len(OPERATIONS), len(DIMENSIONS)), np.int64)
+    sums[0, CODE["recv"]] = [0, 0, 3, 0, 1, 0]
+    got = dimensions.split(breakdown({"send_recv": 40}, {"send_recv": 8}), sums)
+    assert got is not None
+    assert got.transfer_by_dimension_ns == {"pp": 30, "cp": 10}
+    assert got.exposed_unsplit_by_dimension_ns == {"pp": 6, "cp": 2}
 
 
 def test_what_is_not_known_stays_unknown() -> None:
