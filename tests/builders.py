@@ -41,13 +41,16 @@ class Schema:
 
     Attributes:
         torch: Which release's collective arguments: 2.1, 2.2, 2.3, 2.4, 2.5 or 2.12.
-        times: How microseconds are printed; "epoch" adds no base time but absolute values.
+        times: How microseconds are printed; "epoch" adds no base time but absolute values, "whole"
+            has no fractions, as torch wrote before 2.0.
         root: One object, or the legacy profiler's bare array.
         info: Where the root's other keys stand.
     """
 
     torch: Literal["2.1", "2.2", "2.3", "2.4", "2.5", "2.12"] = "2.12"
-    times: Literal["relative", "epoch", "text", "epoch text", "exponent"] = "relative"
+    times: Literal[
+        "relative", "epoch", "text", "epoch text", "exponent", "whole", "epoch whole"
+    ] = "relative"
     root: Literal["object", "array"] = "object"
     info: Literal["before", "after"] = "before"
     capitals: bool = False  # Kernel, Runtime, Operator ... of torch <= 1.11
@@ -414,6 +417,8 @@ class Trace:
         value = Decimal(str(us)) + (EPOCH_US if absolute else 0)
         if self.schema.times == "exponent":
             return Literally(f"{value:.20e}")
+        if self.schema.times.endswith("whole"):
+            return Literally(f"{value:.0f}")
         text = f"{value:.3f}"
         return Literally(f'"{text}"' if self.schema.times.endswith("text") else text)
 

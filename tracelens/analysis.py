@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from tracelens import (
     breakdown,
     causes,
     collectives,
+    contention,
+    dimensions,
+    exposed_wait,
+    links,
+    network_cards,
+    nodes,
     operations_table,
     parallelism,
     pipeline,
     roles,
+    stragglers,
+    topology,
     traffic,
     untyped,
     verdict,
@@ -24,7 +31,8 @@ from tracelens import (
     waiting,
 )
 from tracelens.attribution import combine
-from tracelens.findings import find
+from tracelens.findings import Network, find
+from tracelens.joined_notices import joined_notices
 from tracelens.model import result
 from tracelens.model.trace import NONE
 from tracelens.notices import notice
@@ -33,8 +41,11 @@ from tracelens.reduction import CLASS_NAMES
 from tracelens.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
+    from tracelens.clocks import Clocks
     from tracelens.idle import IdleCauses
     from tracelens.intervals import Ints
     from tracelens.model.result import Notice
@@ -59,25 +70,43 @@ def analyse(
     """
     table = operations_table.build(run)
     concluded = untyped.resolve(table, given.dtype)
+    assumed = roles.assume(table)
     pattern = traffic.observe(run, table)
     found = parallelism.infer(pattern, given)
     kinds = _final_kinds(pattern.kinds, table, found)
-    roled = roles.conclude(table, kinds, found)
-    dims = roles.dimensions(table, roled, given.dims)
+    roled = roles.conclude(table, kinds, found, assumed)
+    located, located_notices = nodes.locate(run, given.gpus_per_node)
+    axes = topology.axes(run, table, roled)
+    dims = topology.sizes(axes, given.dims)
     combined = any(dims[name] > 1 for name in ("tp", "pp", "ep", "cp"))
     compared = volumes.compare(table, kinds, found, given, combined=combined)
     layout = _parallelism(found, dims, given, combined=combined)
     counted = {id(rank) for rank in run.counted}
     waits = waiting.observe(run, table)
+    cuts = exposed_wait.cuts_of(run, table, waits)
+    dimension = exposed_wait.by_cycle(run, dimensions.of_rows(table, roled))
+    by_dimension = {
+        id(rank): dimensions.sums(rank, cuts[rank.rank], dimension[rank.rank])
+        for rank in run.counted
+    }
     ranks = [
-        _rank(rank, _split_of(table, waits, rank) if id(rank) in counted else None, waits)
+        _rank(
+            rank,
+            _split_of(rank, cuts) if id(rank) in counted else None,
+            waits,
+            by_dimension.get(id(rank), {}),
+        )
         for rank in run.ranks
     ]
-    rows = collectives.collective_results(table, kinds, waits)
+    peaks = links.Peaks(links.link_of(_devices(run)), located, given.intra_gbps, given.inter_gbps)
+    rows = collectives.collective_results(table, kinds, waits, peaks)
+    groups = collectives.group_results(table, roled, located)
+    contended = _contention(run)
     pipes = pipeline.observe(run, table, roled.role, waits.clocks)
-    late = causes.explained(waiting.stragglers(waits, _recorded(run)), ranks)
+    blamed = stragglers.blame(table, waits, exposed_wait.losses(run, cuts))
+    late = causes.explained(stragglers.stragglers(blamed, _recorded(run)), ranks)
     facts = _facts(run)
-    hosts = {rank.rank: rank.cycles[0].info.host for rank in run.ranks}
+    network = Network(rows, groups, peaks.described(), contended)
     return result.Analysis(
         schema=result.SCHEMA,
         tool=result.Tool("tracelens", __version__),
@@ -91,20 +120,23 @@ def analyse(
                 *notices,
                 *run.notices,
                 *_run_notices(run, table, facts),
-                *_clock_notices(waits),
+                *joined_notices(run, table, waits),
                 *_layout_notices(given, run),
+                *located_notices,
                 *([notice("type-concluded", count=concluded)] if concluded else []),
             ]
         ),
         ranks=ranks,
-        groups=collectives.group_results(table, roled, hosts),
+        groups=groups,
         collectives=rows,
         parallelism=layout,
-        volumes=compared,
+        volumes=replace(compared, network=network_cards.observe(run, table, located)),
         pipeline=pipes,
         lateness=waiting.lateness(table, waits),
         stragglers=late,
-        findings=find(ranks, compared, found.framework, late, pipes),
+        findings=find(ranks, compared, found.framework, late, pipes, network),
+        topology=topology.describe(run, axes, peaks, pipes),
+        contention=contended,
     )
 
 
@@ -121,10 +153,8 @@ def _final_kinds(
 _Split = dict[tuple[int, int], "Ints"]
 
 
-def _split_of(
-    table: operations_table.OperationsTable, waits: waiting.Waiting, rank: RankRun
-) -> _Split:
-    return waiting.exposed_wait(rank, waiting.cuts_of(table.frame, waits, rank.rank))
+def _split_of(rank: RankRun, cuts: exposed_wait.ByCycle) -> _Split:
+    return exposed_wait.exposed_wait(rank, cuts[rank.rank])
 
 
 def _recorded(run: Run) -> int:
@@ -133,21 +163,41 @@ def _recorded(run: Run) -> int:
     return round(sum(totals) / len(totals))
 
 
-def _rank(rank: RankRun, split: _Split | None, waits: waiting.Waiting) -> result.RankResult:
+def _rank(
+    rank: RankRun,
+    split: _Split | None,
+    waits: waiting.Waiting,
+    by_dimension: dimensions.Sums,
+) -> result.RankResult:
     keys = sorted({(d.process, d.device) for cycle in rank.cycles for d in cycle.devices})
     return result.RankResult(
         rank=rank.rank,
         files=[cycle.info.path for cycle in rank.cycles],
         partial=rank.partial,
-        clock_offset_ns=waits.clocks.offset_ns.get(rank.rank) if split is not None else None,
-        devices=[_device(rank, process, device, split or {}) for process, device in keys],
+        **_clock(waits.clocks, rank.rank if split is not None else None),
+        devices=[
+            _device(rank, process, device, split or {}, by_dimension) for process, device in keys
+        ],
         top_kernels=_top_kernels(rank),
         host=rank.cycles[0].info.host,
         in_means=split is not None,
     )
 
 
-def _device(rank: RankRun, process: int, device: int, split: _Split) -> result.DeviceResult:
+def _clock(clocks: Clocks, rank: int | None) -> dict[str, Any]:
+    """Return the clock's fields of a rank; all are None where nothing is known of it."""
+    tables: dict[str, Mapping[int, float]] = {
+        "clock_offset_ns": clocks.offset_ns,
+        "clock_drift_ppm": clocks.drift_ppm,
+        "clock_median_ns": clocks.rank_median_ns,
+        "clock_residual_ns": clocks.rank_residual_ns,
+    }
+    return {name: None if rank is None else table.get(rank) for name, table in tables.items()}
+
+
+def _device(
+    rank: RankRun, process: int, device: int, split: _Split, by_dimension: dimensions.Sums
+) -> result.DeviceResult:
     parts: list[tuple[int, DeviceReduction]] = [
         (number, d)
         for number, cycle in enumerate(rank.cycles)
@@ -170,6 +220,9 @@ def _device(rank: RankRun, process: int, device: int, split: _Split) -> result.D
     mean = combine(chosen, len(chosen))
     total = combine([d.total for _, d in parts])
     assert total is not None
+    refined = breakdown.of_mean_step(
+        mean, len(chosen), split.get((process, device)), _idle_of(rank, parts)
+    )
     return result.DeviceResult(
         device=device,
         process=process,
@@ -178,9 +231,7 @@ def _device(rank: RankRun, process: int, device: int, split: _Split) -> result.D
         total=total,
         mean_step=mean,
         steps=steps,
-        breakdown=breakdown.of_mean_step(
-            mean, len(chosen), split.get((process, device)), _idle_of(rank, parts)
-        ),
+        breakdown=dimensions.split(refined, by_dimension.get((process, device))),
         name=parts[0][1].name,
     )
 
@@ -235,7 +286,7 @@ def _facts(run: Run) -> result.RunFacts:
         ranks_duplicated=run.duplicated,
         backend=_common([info.backend for info in infos]),
         device_kind=_common([info.device_kind for info in infos]) or "unknown",
-        devices=sorted({d.name for r in run.ranks for c in r.cycles for d in c.devices if d.name}),
+        devices=_devices(run),
         hosts=sorted({info.host for info in infos if info.host}),
         nccl_version=_common([info.nccl_version for info in infos]),
         steps=steps,
@@ -244,6 +295,16 @@ def _facts(run: Run) -> result.RunFacts:
         started=_date(started),
         framework_version=_common([info.framework_version for info in infos]),
     )
+
+
+def _devices(run: Run) -> list[str]:
+    return sorted({d.name for r in run.ranks for c in r.cycles for d in c.devices if d.name})
+
+
+def _contention(run: Run) -> result.Contention | None:
+    cycles = [cycle for rank in run.counted for cycle in rank.cycles]
+    steps = sum(len(device.steps) for cycle in cycles for device in cycle.devices)
+    return contention.merge([cycle.contention for cycle in cycles], steps)
 
 
 def _steps_complete(run: Run) -> int:
@@ -302,31 +363,6 @@ def _layout_notices(given: Given, run: Run) -> list[Notice]:
         return []
     layout = ", ".join(f"{name} {size}" for name, size in given.dims.items())
     return [notice("layout-mismatch", layout=layout, product=product, world=world)]
-
-
-def _clock_notices(waits: waiting.Waiting) -> list[Notice]:
-    """Say how far clocks can be trusted, or why waiting is unknown."""
-    if not waits.clocks.offset_ns or (waits.wait_ns == NONE).all():
-        return [notice("wait-unknown")]
-    found = []
-    residual = waits.clocks.residual_ns
-    if len(residual):
-        largest = max(abs(offset) for offset in waits.clocks.offset_ns.values())
-        found.append(
-            notice(
-                "clocks-aligned",
-                largest=f"{largest / 1000:.1f}",
-                median=f"{np.median(residual) / 1000:.1f}",
-                high=f"{np.percentile(residual, 95) / 1000:.1f}",
-            )
-        )
-    if len(set(waits.clocks.component.values())) > 1:
-        found.append(notice("clocks-apart", count=len(set(waits.clocks.component.values()))))
-    if waits.implausible:
-        found.append(notice("implausible-matches", count=waits.implausible))
-    if waits.incomplete:
-        found.append(notice("wait-lower-bound", count=waits.incomplete))
-    return found
 
 
 def _run_notices(

@@ -54,8 +54,10 @@ class Operation:
     root: int | None = None
     peer: int | None = None
     seq: int | None = None
+    comms_id: int | None = None
     tensors: int | None = None
     dimensions: int | None = None
+    thread: int | None = None  # the host thread that launched it
     functional: bool = False
     mark: str = ""  # the innermost named range around it, e.g. "FSDP::all_gather (layers.0)"
 
@@ -153,8 +155,7 @@ class Evidence:
             range(len(marks)), *(marks[name].to_numpy() for name in ("thread", "start", "end"))
         )
         self.mark_names = marks["name"].astype(object).to_numpy()
-        threads, counts = np.unique(marks["thread"].to_numpy(), return_counts=True)
-        self.main_thread = int(threads[counts.argmax()]) if len(threads) else NONE
+        self.main_thread = trace.info.process  # Linux gives the first thread its process's id
 
     def value(self, column: str, row: int) -> Any:
         """Return a value, or None for a missing integer."""
@@ -206,11 +207,12 @@ class Evidence:
         return next((value for value in values if value is not None), None)
 
     def context(self, operation: Operation, thread: int, at: int) -> None:
-        """Note the functional wrapper and the named range around an operation's launch.
+        """Note the thread, functional wrapper and named range of an operation's launch.
 
         Backward runs on threads of its own (pt_autograd_N), where a program's ranges are not: there
         the range of the main thread counts, which waits meanwhile.
         """
+        operation.thread = thread
         operation.functional = bool(self.outer.enclosing(thread, at))
         around = self.marks.enclosing(thread, at) or self.marks.enclosing(self.main_thread, at)
         operation.mark = str(self.mark_names[around[0]]) if around else ""
@@ -225,6 +227,9 @@ class _Linker:
     def __init__(self, trace: RankTrace, rules: Sequence[Rule]) -> None:
         self.events = trace.device_events
         self.rules = rules
+        names = self.events["name"].cat
+        self.names: list[str] = [str(name) for name in names.categories]
+        self.name_of = names.codes.to_numpy()
         self.evidence = Evidence(trace)
         self.used: set[int] = set()
         self.found: list[Operation] = []
@@ -265,10 +270,9 @@ class _Linker:
 
     def _candidates(self, kinds: NDArray[Any]) -> tuple[dict[int, str | None], NDArray[np.intp]]:
         """Return what names say per event, and the events that any layer speaks of."""
-        names = self.events["name"].cat
-        said = [operations.of_kernel_name(str(name)) for name in names.categories]
-        ruled = [self._rule(str(name)) for name in names.categories]
-        codes = names.codes.to_numpy()
+        said = [operations.of_kernel_name(name) for name in self.names]
+        ruled = [self._rule(name) for name in self.names]
+        codes = self.name_of
         named = np.array([a is not None or b is not None for a, b in zip(said, ruled, strict=True)])
         kernel = kinds == "kernel"
         speaks = kernel & (named[codes] if len(named) else np.zeros(len(codes), bool))
@@ -278,6 +282,9 @@ class _Linker:
         rows = np.flatnonzero(speaks)
         order = rows[np.argsort(self.columns["launch"][rows], kind="stable")]
         return {int(row): said[codes[row]] for row in order}, order
+
+    def _name(self, event: int) -> str:
+        return self.names[int(self.name_of[event])]
 
     def _rule(self, name: str) -> str | None:
         return next((rule.operation for rule in self.rules if rule.pattern.search(name)), None)
@@ -302,7 +309,7 @@ class _Linker:
         if key not in self.by_key:
             said = (operations.canonical(self.evidence.name(row)) for _, row in layers)
             called = next((op for op in said if op is not None), None)
-            dtype = operations.dtype_of_kernel_name(str(self.events["name"].iat[event]))
+            dtype = operations.dtype_of_kernel_name(self._name(event))
             found = payloads.operations_of(self.evidence, rows, called, dtype)
             for number, operation in enumerate(found):
                 self._new(key if not number else ("row", rows[number]), operation, event)
@@ -355,7 +362,7 @@ class _Linker:
                 return op, source
         if named is not None and named != operations.UNKNOWN:
             return named, "name"
-        ruled = self._rule(str(self.events["name"].iat[event])) if self.rules else None
+        ruled = self._rule(self._name(event)) if self.rules else None
         if ruled is not None:
             return ruled, "rule"
         if layers:
@@ -420,10 +427,9 @@ class _Linker:
         NCCL 2.28 and later gathers with copy engines when told to use no SM (its user guide:
         NCCL_CTA_POLICY).
         """
-        names = self.events["name"].cat
-        peer = np.array(["PtoP" in str(name) for name in names.categories], bool)
+        peer = np.array(["PtoP" in name for name in self.names], bool)
         with_kernel = frozenset(self.used)
-        for event in np.flatnonzero((kinds == "copy") & peer[names.codes.to_numpy()]):
+        for event in np.flatnonzero((kinds == "copy") & peer[self.name_of]):
             layers = self._layers(int(event))
             if all(source != "record" or row in with_kernel for source, row in layers):
                 continue
@@ -464,6 +470,7 @@ _NUMBERS = (
     "root",
     "peer",
     "seq",
+    "comms_id",
     "tensors",
     "dimensions",
     "group_size",

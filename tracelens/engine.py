@@ -22,6 +22,7 @@ from tracelens.registry import parsers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tracelens.doctor.check import Lack
     from tracelens.model.result import Analysis, Notice
     from tracelens.model.trace import RankTrace
     from tracelens.registry import Parser
@@ -97,13 +98,9 @@ def analyze(
     from tracelens.model.result import Source
     from tracelens.run import assemble
 
-    options, progress = options or Options(), progress or Progress()
+    options = options or Options()
     listed = _as_list(paths)
-    candidates = discover(listed, parsers())
-    outcomes = _read(candidates, options, progress)
-    reductions = _selected([r for o in outcomes for r in o.reductions], options.ranks)
-    if not reductions:
-        raise _nothing(listed, candidates, outcomes, options)
+    candidates, outcomes, reductions = _reduce(listed, options, progress or Progress())
     _check_steps(reductions, options)
     run = assemble(reductions, options.ranks)
     communicators.complete(run)
@@ -114,6 +111,35 @@ def analyze(
     )
     notices = [*_file_notices(candidates, outcomes), *(n for r in reductions for n in r.notices)]
     return analyse(run, source, notices, options.given)
+
+
+def examine(
+    paths: str | Path | Sequence[str | Path],
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> tuple[Run, list[Lack]]:
+    """Read the traces of a run, and say what they lack for which section of the report.
+
+    Args:
+        paths: A folder, a file, a glob, or several of them.
+        options: How to find steps and kernels.
+        progress: Told how reading goes.
+
+    Returns:
+        The run, and what it lacks, most important first.
+
+    Raises:
+        InputError: If nothing there can be analysed.
+    """
+    from tracelens import communicators
+    from tracelens.doctor.examination import examine as examine_run
+    from tracelens.run import assemble
+
+    options = options or Options()
+    candidates, outcomes, reductions = _reduce(_as_list(paths), options, progress or Progress())
+    run = assemble(reductions, options.ranks)
+    communicators.complete(run)
+    return run, examine_run(run, _file_notices(candidates, outcomes))
 
 
 def load(paths: str | Path | Sequence[str | Path]) -> list[RankTrace]:
@@ -157,6 +183,22 @@ def _parser(name: str | None) -> Parser:
 
 
 # reading -----------------------------------------------------------------------------------------
+
+
+def _reduce(
+    paths: list[str | Path], options: Options, progress: Progress
+) -> tuple[list[Candidate], list[_Outcome], list[RankReduction]]:
+    """Read every trace there is; at least one.
+
+    Raises:
+        InputError: If nothing there can be analysed.
+    """
+    candidates = discover(paths, parsers())
+    outcomes = _read(candidates, options, progress)
+    reductions = _selected([r for o in outcomes for r in o.reductions], options.ranks)
+    if not reductions:
+        raise _nothing(paths, candidates, outcomes, options)
+    return candidates, outcomes, reductions
 
 
 def _read(candidates: list[Candidate], options: Options, progress: Progress) -> list[_Outcome]:

@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from tracelens.model.result import Confidence
     from tracelens.model.trace import ProcessGroup, RankInfo
 
-# Megatron parallel_state.py and torch device_mesh.py spell these; order matters.
+# Megatron parallel_state.py and torch device_mesh.py spell these; order matters. Groups over two
+# dimensions (norms, amax) are no dimension; those for dispatching tokens are the experts'.
 _ROLES = (
-    (re.compile(r"expert.*data|edp", re.I), "edp"),
+    (re.compile(r"expert_tensor_parallel|(?:^|_)etp(?:$|_)", re.I), "etp"),
+    (re.compile(r"expert_tensor_and_model", re.I), "ep"),
+    (re.compile(r"_and_|tensor_model_pipeline|_in_ep", re.I), "unknown"),
+    (re.compile(r"expert.*data|edp|efsdp|mod_ep", re.I), "edp"),
     (re.compile(r"embedding|\bembd", re.I), "embedding"),
     (re.compile(r"pipeline|(?:^|_)pp(?:$|_)|stage", re.I), "pp"),
-    (re.compile(r"replicat", re.I), "replicate"),
-    (re.compile(r"shard|fsdp", re.I), "shard"),
+    (re.compile(r"replicat|inter_partial", re.I), "replicate"),
+    (re.compile(r"shard|fsdp|intra_partial", re.I), "shard"),
     (re.compile(r"data_?parallel|(?:^|_)d?dp(?:$|_)|distributed_optimizer", re.I), "dp"),
     (re.compile(r"expert|(?:^|_)ep(?:$|_)|moe", re.I), "ep"),
     (re.compile(r"context|(?:^|_)cp(?:$|_)|ulysses|(?:^|_)sp(?:$|_)", re.I), "cp"),
@@ -38,7 +42,7 @@ def role_of(description: str | None) -> tuple[str, Confidence]:
     """Read a group's role from its description; ("unknown", "unknown") if it says none."""
     for pattern, role in _ROLES:
         if description and pattern.search(description):
-            return role, "high"
+            return role, "unknown" if role == "unknown" else "high"
     return "unknown", "unknown"
 
 
@@ -87,7 +91,8 @@ class Groups:
         candidates = self._possible(operation)
         if len(candidates) == 1:
             return candidates[0]
-        chosen = _by_use(operation, candidates)
+        # A kernel known by its name only may be any group's.
+        chosen = None if operation.source in _NAMELESS else _by_use(operation, candidates)
         if chosen is not None:
             self.guessed += 1
             return chosen
@@ -165,6 +170,7 @@ def _ratio(operation: Operation) -> int | None:
     return large // small
 
 
+_NAMELESS = ("name", "rule")
 _SHARDED = (operations.ALL_GATHER, operations.REDUCE_SCATTER)
 _PREFERRED_ROLES = {
     "p2p": ("pp",),

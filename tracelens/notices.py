@@ -29,12 +29,48 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} event{s} not valid JSON, the first at byte {where}: {repaired} repaired, "
         "{skipped} skipped; {device}",
     ),
+    "metadata-cut": NoticeKind(
+        "warning",
+        "the file ends behind its events, inside the metadata: no event is lost, but facts about "
+        "the run (rank, groups, devices) may be",
+    ),
+    "several-traces": NoticeKind(
+        "info", "the file holds {count} traces, one after the other; each is read by itself"
+    ),
+    "several-writers": NoticeKind(
+        "warning",
+        "several processes wrote into this file at once: in {count} place{s} one's text begins "
+        "inside the other's; what could be told apart is kept, sums are lower bounds",
+    ),
+    "several-processes": NoticeKind(
+        "warning",
+        "the trace holds events of {count} processes: each is shown as a rank of its own, here "
+        "process {process}{guess}",
+    ),
+    "unknown-categories": NoticeKind(
+        "info", "{count} event{s} of unknown categories ({names}) left out; {device}"
+    ),
+    "device-unknown": NoticeKind(
+        "warning",
+        "{count} device event{s} that name no device, and there are several: left out, sums are "
+        "lower bounds",
+    ),
     "trailing-bytes": NoticeKind(
-        "info", "{count} byte{s} after the end of the compressed data ignored; no number changes"
+        "info", "{count} byte{s} after the end of {what} ignored; no number changes"
     ),
     "untimed-events": NoticeKind(
         "warning",
         "{count} device event{s} without a usable time ({reasons}): counted, but in no sum",
+    ),
+    "short-kernels": NoticeKind(
+        "info",
+        "{count} kernel{s} shorter than a microsecond, and the trace has whole microseconds: they "
+        "are counted with no time",
+    ),
+    "clipped-durations": NoticeKind(
+        "warning",
+        "{count} device event{s} that would last far beyond the next one on the same stream: ended "
+        "where that one starts",
     ),
     "skipped-file": NoticeKind("info", "left out: {reason}"),
     "unreadable-file": NoticeKind("warning", "could not be read: {reason}; its rank is missing"),
@@ -144,12 +180,21 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "clocks-aligned": NoticeKind(
         "info",
-        "clocks were aligned on the ends of matched collectives: offsets up to {largest} us; after "
-        "that ends agree within {median} us (median) and {high} us (95 %)",
+        "clocks were aligned on the ends of matched collectives: offsets up to {largest} us"
+        "{drift}; after that ends agree within {median} us (median) and {high} us (95 %)",
     ),
     "clocks-apart": NoticeKind(
         "info",
         "the ranks fall into {count} sets without a common collective: times compare within a set",
+    ),
+    "mixed-runs": NoticeKind(
+        "warning",
+        "{others} cannot be of one run with {first}: {why}; no collective is matched between them",
+    ),
+    "uncertain-matches": NoticeKind(
+        "warning",
+        "{count} of {matched} matched collectives could be told from their neighbours neither by "
+        "number nor by size nor by time: their waiting may be that of other calls",
     ),
     "implausible-matches": NoticeKind(
         "warning",
@@ -163,8 +208,23 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "wait-lower-bound": NoticeKind(
         "info",
-        "{count} matched collective{s} with members that have no trace: the last arrival may be "
-        "one of theirs, so waiting is a lower bound there",
+        "{count} matched collective{s} with members whose call is in no trace: the last arrival "
+        "may be one of theirs, so waiting is a lower bound there",
+    ),
+    "host-shared": NoticeKind(
+        "info",
+        "{count} ranks name the host {host}, but too many use the same device there: several "
+        "machines share the name (containers do), so it tells no node; give --gpus-per-node",
+    ),
+    "nodes-from-devices": NoticeKind(
+        "info",
+        "no host name tells nodes apart: rank r drives device r modulo {size}, so each {size} "
+        "consecutive ranks are taken for one node ({nodes} in all); --gpus-per-node overrides that",
+    ),
+    "nodes-disagree": NoticeKind(
+        "warning",
+        "--gpus-per-node {size} puts ranks of different hosts on one node ({count} node{s}, the "
+        "first with {hosts}); nodes are as given",
     ),
     "payloads-not-exported": NoticeKind(
         "warning",

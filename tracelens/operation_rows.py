@@ -33,9 +33,11 @@ ROW_COLUMNS = (
     "dimensions",
     "peer",
     "seq",
+    "comms_id",
     "part_bytes",
     "root",
     "in_splits",
+    "thread",
 )
 
 
@@ -68,9 +70,11 @@ def operation_row(
         _or_none(operation.dimensions),
         _or_none(_peer(operation, group)),
         _or_none(operation.seq),
+        _or_none(operation.comms_id),
         _or_none(operation.part_bytes),
         _or_none(operation.root),
         operation.in_splits,
+        _or_none(operation.thread),
     )
 
 
@@ -84,6 +88,7 @@ _NUMBERS = (
     "root",
     "peer",
     "seq",
+    "thread",
 )
 
 

@@ -52,12 +52,25 @@ class Inference:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the user said: Ψ (`--params`), the ZeRO stage and group sizes (`--layout`)."""
+    """What the user said.
+
+    Attributes:
+        parameters: Ψ (`--params`).
+        zero_stage: The ZeRO stage (`--layout`).
+        dims: Group sizes (`--layout`).
+        dtype: Of gradients and parameters as they travel.
+        gpus_per_node: Consecutive ranks that share a machine.
+        intra_gbps: One-way peak of the links inside a machine, per GPU, in GB/s.
+        inter_gbps: One-way peak of the network of a machine, per GPU, in GB/s.
+    """
 
     parameters: int | None = None
     zero_stage: int | None = None
     dims: dict[str, int] = field(default_factory=dict)
     dtype: str | None = None
+    gpus_per_node: int | None = None
+    intra_gbps: float | None = None
+    inter_gbps: float | None = None
 
 
 def infer(traffic: Traffic, given: Given) -> Inference:
@@ -98,6 +111,8 @@ _NAMED_BY_RANGES = (
     (r"^FSDP::", "zero3", "fsdp2"),
     (r"^FullyShardedDataParallel", "zero3", "fsdp1"),
     (r"^DistributedDataParallel\.forward", "ddp", "ddp"),
+    (r"^DeepSpeedZeroOptimizer_Stage3\.", "zero3", "deepspeed"),
+    (r"^DeepSpeedZeroOptimizer\.", "zero1-or-2", "deepspeed"),
 )
 
 

@@ -35,7 +35,7 @@ class Parser(Protocol):
         """Return the format of a file, or None if it is not ours.
 
         Args:
-            path: The file.
+            path: The file, or a folder (with an empty head) that may be one trace as a whole.
             head: Its first bytes (at most 64 KiB), inflated if it is compressed with gzip.
         """
 

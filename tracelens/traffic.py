@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracelens.operations_table import MergedGroup, OperationsTable
     from tracelens.run import Run
 
-ACTIVATION_ROLES = ("tp", "pp", "ep", "cp")
+ACTIVATION_ROLES = ("tp", "etp", "pp", "ep", "cp")
 _P2P = (operations.SEND, operations.RECV, operations.SEND_RECV)
 _REPEATED_SHARE = 0.8
 _NEARLY_ALL = 0.9
@@ -184,13 +184,18 @@ def _group_traffic(table: OperationsTable, group: MergedGroup, frame: pd.DataFra
     untyped = int((without["buffer_bytes"] != NONE).sum())
     counts = len(without) - untyped, untyped
     return GroupTraffic(
-        group, elements, _reference_step(known), item_bytes, *counts, _by_step(known)
+        group, elements, _reference_step(known), item_bytes, *counts, _by_step(table, known)
     )
 
 
-def _by_step(frame: pd.DataFrame) -> list[int]:
-    first = frame[frame["rank"] == frame["rank"].min()]
-    return [int(total) for total in first.groupby(["cycle", "step"])["elements"].sum()]
+def _by_step(table: OperationsTable, frame: pd.DataFrame) -> list[int]:
+    """Return the elements of each complete step of the first rank; a step may send nothing."""
+    if not len(frame):
+        return []
+    rank = int(frame["rank"].min())
+    first = frame[frame["rank"] == rank]
+    sums = [int(total) for total in first.groupby(["cycle", "step"])["elements"].sum()]
+    return sums + [0] * (table.complete_steps[rank] - len(sums))
 
 
 def _reference_step(frame: pd.DataFrame) -> list[Call]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-Bucket = Literal["kernel", "copy", "memset", "call", "operator", "mark"]
+Bucket = Literal["kernel", "copy", "memset", "call", "operator", "mark", "frame", "sync"]
 
-# Capitals: torch up to 1.11. Everything not listed (flow events, python_function, overhead,
-# gpu_user_annotation, cuda_sync, counters) is no evidence and is dropped.
+# Capitals: torch up to 1.11. The names are libkineto's (ActivityType.cpp). Frames and
+# synchronisation events are only counted.
 BUCKETS: dict[str, Bucket] = {
     "kernel": "kernel",
     "Kernel": "kernel",
@@ -23,10 +23,36 @@ BUCKETS: dict[str, Bucket] = {
     "privateuse1_runtime": "call",
     "privateuse1_driver": "call",
     "mtia_runtime": "call",
+    "hpu_op": "call",
+    "glow_runtime": "call",
     "cpu_op": "operator",
     "Operator": "operator",
     "user_annotation": "mark",
+    "python_function": "frame",
+    "cuda_sync": "sync",
 }
+
+# No evidence, dropped without a word: they repeat what other events say, or describe the profiler.
+# A category in neither table is dropped too, and named: it may be the work of an unknown device.
+IGNORED = frozenset(
+    {
+        "gpu_user_annotation",
+        "cpu_instant_event",
+        "cuda_event",
+        "xpu_sync",
+        "overhead",
+        "external_correlation",
+        "collective_comm",
+        "cuda_profiler_range",
+        "Trace",
+        "fwdbwd",
+        "forward_backward",
+        "ac2g",
+        "async",
+        "async_cpu_to_gpu",
+        "async_gpu",
+    }
+)
 
 _MEMORY = ("Malloc", "Free", "MemPool", "HostAlloc", "MemGetInfo")
 _SYNC = ("Synchronize", "EventQuery", "StreamWaitEvent", "StreamQuery")

@@ -13,6 +13,13 @@ import msgspec
 
 NAN = math.nan
 Number = int | float | str | None
+# Every phase of Chromium's "Trace Event Format"; an element of another one is no event.
+PHASES = frozenset("BEXiICbnestfPNODMVvRc(),T")
+
+
+def is_phase(value: object) -> bool:
+    """Tell whether a value is the phase of an event."""
+    return isinstance(value, str) and value in PHASES
 
 
 class Event(msgspec.Struct, gc=False):
@@ -36,6 +43,19 @@ class ExactEvent(msgspec.Struct, gc=False):
     name: str = ""
     pid: int | str | None = None
     tid: int | str | None = None
+    ts: msgspec.Raw = msgspec.Raw()
+    dur: msgspec.Raw = msgspec.Raw()
+    args: msgspec.Raw = msgspec.Raw()
+
+
+class LinkEvent(msgspec.Struct, gc=False):
+    """An event with the id of a flow arrow; times as text."""
+
+    ph: str = ""
+    cat: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    id: int | str | None = None
     ts: msgspec.Raw = msgspec.Raw()
     dur: msgspec.Raw = msgspec.Raw()
     args: msgspec.Raw = msgspec.Raw()
@@ -69,6 +89,7 @@ class CommArgs(msgspec.Struct, gc=False):
     source_rank: Number = msgspec.field(name="Src Rank", default=None)
     target_rank: Number = msgspec.field(name="Dst Rank", default=None)
     seq: Number = msgspec.field(name="Seq", default=None)
+    comms_id: int | str | None = msgspec.field(name="Comms Id", default=None)
 
 
 class KernelArgs(CommArgs, gc=False):
@@ -81,6 +102,7 @@ class KernelArgs(CommArgs, gc=False):
     old_external: int | str | None = msgspec.field(name="external id", default=None)
     bytes: Number = None
     graph: Number = msgspec.field(name="graph id", default=None)
+    grid: msgspec.Raw = msgspec.Raw()
 
 
 class OperatorArgs(CommArgs, gc=False):
@@ -96,6 +118,7 @@ class OperatorArgs(CommArgs, gc=False):
 EVENTS = msgspec.json.Decoder(list[Event])
 LAX_EVENTS = msgspec.json.Decoder(list[Event], strict=False)
 EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
+LINK_EVENTS = msgspec.json.Decoder(list[LinkEvent])
 KERNEL_ARGS = msgspec.json.Decoder(KernelArgs, strict=False)
 CALL_ARGS = msgspec.json.Decoder(CallArgs, strict=False)
 OPERATOR_ARGS = msgspec.json.Decoder(OperatorArgs, strict=False)

@@ -22,6 +22,9 @@ _EVENT_KEYS = re.compile(
 )
 _STEP = re.compile(rb'"ProfilerStep#(\d+)"')
 _KERNEL = re.compile(rb'"cat"\s*:\s*"(?:kernel|Kernel|gpu_mem|Mem)')
+_EVENT_START = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
+_OPENED = b'{"traceEvents":['
+_TAIL = 1 << 20
 _LONGEST_HEAD = 1 << 24  # process groups of ten thousand ranks are below
 
 
@@ -54,7 +57,7 @@ class KinetoParser:
                 in_head = b'"traceEvents"' not in piece and len(head) < _LONGEST_HEAD
             steps.update(int(match) for match in _STEP.findall(piece))
             kernels += len(_KERNEL.findall(piece))
-            tail = (tail + piece)[-(1 << 20) :]
+            tail = (tail + piece)[-_TAIL:]
         facts = _facts_from_edges(head, tail)
         rank, rank_source = rank_of(facts, path)
         return FileFacts(
@@ -66,21 +69,21 @@ class KinetoParser:
             backend=facts.backend,
             steps=tuple(sorted(steps)),
             device_events=kernels,
-            complete=source.cut is None and tail.rstrip().endswith((b"}", b"]")),
+            complete=source.cut is None and _is_whole(head, tail),
             note=source.cut,
         )
 
     def parse(
         self, path: Path, *, on_bytes: Callable[[int], None] | None = None
     ) -> list[RankTrace]:
-        """Read one file into one `RankTrace`.
+        """Read one file into a `RankTrace` for each process in it, mostly one.
 
         Raises:
             UnreadableTrace: If it holds no trace events.
         """
         from tracelens_kineto.reading import read
 
-        return [read(path, on_bytes)]
+        return read(path, on_bytes)
 
 
 def _between_braces(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -89,8 +92,30 @@ def _between_braces(blocks: Iterator[bytes]) -> Iterator[bytes]:
     for block in blocks:
         piece, brace, rest = (rest + block).rpartition(b"{")
         rest = brace + rest
+        if len(rest) > _LONGEST_HEAD:  # no trace: no object is that long
+            piece, rest = piece + rest, b""
         yield piece
     yield rest
+
+
+def _is_whole(head: bytes, tail: bytes) -> bool:
+    """Tell whether the end of the text closes the array of events and its root.
+
+    The tail is read like a trace of its own from the first event in it: a brace or bracket at the
+    end may belong to an event.
+    """
+    from tracelens_kineto.scanner import Scan
+
+    if len(tail) == _TAIL:
+        start = _EVENT_START.search(tail)
+        if start is None:  # metadata alone is longer
+            return tail.rstrip().endswith((b"}", b"]"))
+        opened = b"[" if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[") else _OPENED
+        tail = opened + tail[start.end() :]
+    scan = Scan(iter([tail]))
+    for _ in scan.batches():
+        pass
+    return scan.closed and scan.whole and not scan.damage.cut
 
 
 def _facts_from_edges(head: bytes, tail: bytes) -> Header:

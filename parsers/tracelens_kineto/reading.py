@@ -3,110 +3,266 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens.errors import UnreadableTrace
 from tracelens.model.trace import NONE, RankInfo, RankTrace
-from tracelens.notices import notice
-from tracelens_kineto import header
+from tracelens_kineto import durations, header, links, notes, processes
 from tracelens_kineto.collector import Collector
-from tracelens_kineto.header import rank_of
+from tracelens_kineto.header import host_of, rank_of
 from tracelens_kineto.inflate import Source
-from tracelens_kineto.scanner import Scan
+from tracelens_kineto.scanner import Scan, traces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import pandas as pd
+    from numpy.typing import NDArray
 
-    from tracelens.model.result import Notice
     from tracelens_kineto.header import Header
 
+# Made and freed once, a block of this size lets glibc keep smaller freed ones for the next block of
+# the file. Else it hands them back, and filling the next costs a page fault every 4 KiB: a tenth of
+# the reading time (malloc(3), M_MMAP_THRESHOLD: it follows the largest block freed, up to 32 MiB).
+_HEAP = 31 << 20
 
-def read(path: Path, on_bytes: Callable[[int], None] | None = None) -> RankTrace:
-    """Read one file into a `RankTrace`.
+
+def read(path: Path, on_bytes: Callable[[int], None] | None = None) -> list[RankTrace]:
+    """Read one file: mostly one trace of one process, but there may be more in it.
 
     Raises:
         UnreadableTrace: If it holds no trace events.
     """
+    bytes(_HEAP)
     source = Source(path, on_bytes)
-    scan = Scan()
-    collector = Collector()
+    found: list[_Read] = []
     try:
-        for batch in scan.batches(iter(source.blocks())):
-            collector.add(batch)
+        for number, scan in enumerate(traces(source.blocks())):
+            collector = Collector()
+            for batch in scan.batches():
+                collector.add(batch)
+            if scan.found:
+                found.append(_Read(path, source, number, scan, collector))
+        for one in found:
+            one.of = len(found)
+        ranks = [trace for one in found for trace in one.traces()]
     except OSError as error:
         raise UnreadableTrace(f"{path}: {error.strerror or error}") from error
-    if not scan.found:
-        reason = source.cut or "it holds no traceEvents"
+    if not found:
+        raise UnreadableTrace(f"{path}: {_why_nothing(source)}", slug="unreadable-file")
+    cut = source.cut is not None or any(one.cut for one in found)
+    if cut and not any(one.collector.events for one in found):
+        reason = source.cut or "it ends before its first event"
         raise UnreadableTrace(f"{path}: {reason}", slug="unreadable-file")
-    return _finish(path, source, scan, collector)
+    return ranks
 
 
-def _finish(path: Path, source: Source, scan: Scan, collector: Collector) -> RankTrace:
-    facts = header.read(scan.header, scan.footer)
-    device_events, moved = collector.sorted_device_events()
-    communications = collector.communications.table()
-    if len(moved):
-        event = communications["event"].to_numpy()
-        has_event = event != NONE
-        place = moved[np.where(has_event, event, 0)]
-        communications["event"] = np.where(has_event, place, NONE)
-    host_calls = _without_untimed(collector.host_calls.table(), collector)
-    device_events = _link(device_events, host_calls, collector)
-    truncated = source.cut is not None or not scan.closed or scan.damage.cut
-    rank, rank_source = rank_of(facts, path)
-    info = RankInfo(
-        path=str(path),
-        format="kineto",
-        rank=rank,
-        rank_source=rank_source,
-        world_size=facts.world_size,
-        base_ns=facts.base_ns,
-        host=facts.host,
-        process=_process(collector),
-        backend=facts.backend,
-        device_kind=_device_kind(facts, device_events, host_calls),
-        device_names=facts.devices,
-        process_groups=facts.groups,
-        nccl_version=facts.nccl_version,
-        framework_version=facts.framework_version,
-        events=collector.events,
-        truncated=truncated,
-        damaged_device_events=scan.damage.device_skipped,
-        shapes_recorded=facts.shapes_recorded,
-        simulated=facts.simulated,
-        untimed=_untimed(collector),
-        notices=tuple(_notices(path, source, scan, collector, rank, truncated=truncated)),
-    )
-    return RankTrace(
-        info=info,
-        device_events=device_events,
-        communications=communications,
-        marks=collector.marks.table(),
-        host_calls=host_calls,
-        operators=collector.operators.table(),
-    )
+def _why_nothing(source: Source) -> str:
+    return source.cut or "it holds no traceEvents"
 
 
-def _process(collector: Collector) -> int:
-    most = collector.host_processes.most_common(1)
-    return most[0][0] if most else 0
+@dataclass
+class _Read:
+    """One trace of a file, read once."""
+
+    path: Path
+    source: Source
+    number: int
+    scan: Scan
+    collector: Collector
+    of: int = 1  # so many traces are in the file
+
+    @property
+    def cut(self) -> bool:
+        """Tell whether events are missing at the end."""
+        ends = self.scan.rest is None  # what stopped the file did not stop an earlier trace in it
+        return (
+            not self.scan.closed
+            or self.scan.damage.cut
+            or self.scan.too_long
+            or (ends and self.source.cut is not None)
+        )
+
+    def traces(self) -> Iterator[RankTrace]:
+        """Yield one `RankTrace` for each process."""
+        several = self.collector.processes()
+        whole = not self.scan.decimals
+        if len(several) < 2:
+            self.collector.device.settle(whole_microseconds=whole)
+            yield self._finish(self._linked(self.collector))
+            return
+        parts = []
+        for process in several:
+            collector = Collector(process, processes.Neighbours(several))
+            for scan in self._again():
+                for batch in scan.batches():
+                    collector.add(batch)
+            collector.device.settle(whole_microseconds=whole)
+            parts.append(self._linked(collector))
+        yield from self._shared_out(parts)
+
+    def _shared_out(self, parts: list[_Part]) -> Iterator[RankTrace]:
+        """Give each device event to the process it is of."""
+        first = parts[0]
+        hints = np.array(first.collector.device.hints, np.intp).reshape(-1, 2)
+        by_row = np.empty_like(hints)
+        by_row[first.moved] = hints
+        neighbours = first.collector.neighbours
+        owned = processes.owners(
+            [part.events["launch"].to_numpy() for part in parts],
+            first.events["device"].to_numpy(),
+            by_row,
+            NONE,
+            in_order=neighbours is not None and neighbours.follow_one_another,
+        )
+        for place, part in enumerate(parts):
+            mine = owned.place == place
+            shared = notes.Shared(len(parts), int(mine.sum()), owned.guessed)
+            yield self._finish(part, mine, shared)
+
+    def _again(self, *, links: bool = False) -> Iterator[Scan]:
+        """Yield this trace of the file once more."""
+        for number, scan in enumerate(traces(Source(self.path).blocks(), links=links)):
+            if number == self.number:
+                yield scan
+                return
+            for _ in scan.batches():
+                pass
+
+    def _linked(self, collector: Collector) -> _Part:
+        """Give the device events their launches."""
+        table, moved = collector.device.table()
+        calls = collector.host_calls.table()
+        found = links.Links(table)
+        found.by_correlation(calls)
+        found.by_external_id(calls)
+        if found.needs_second_look():
+            flows = links.Flows(found.external_ids(), collector.only)
+            for scan in self._again(links=True):
+                for batch in scan.batches():
+                    flows.add(batch)
+            found.use_external(flows.operators)
+            found.use_flows(flows)
+        events = table.assign(process=collector.process, **found.columns())
+        return _Part(collector, events, moved, calls)
+
+    def _finish(
+        self,
+        part: _Part,
+        mine: NDArray[np.bool_] | None = None,
+        shared: notes.Shared | None = None,
+    ) -> RankTrace:
+        facts = header.read(self.scan.header, self.scan.footer)
+        collector, moved = part.collector, part.moved
+        host_calls = _without_untimed(part.calls, collector)
+        operators, marks = collector.operators.table(), collector.marks.table()
+        endless = durations.endless(part.events, _last(part.calls, operators, marks))
+        impossible = part.events["device"].to_numpy()[endless]
+        table, clipped = durations.clip(part.events)
+        keep = ~endless & (table["device"].to_numpy() != NONE)
+        keep = keep if mine is None else keep & mine
+        communications = _moved(collector.communications.table(), moved, keep)
+        rank, rank_source = (None, None) if shared else rank_of(facts, self.path)
+        info = RankInfo(
+            path=str(self.path),
+            format="kineto",
+            rank=rank,
+            rank_source=rank_source,
+            world_size=facts.world_size,
+            base_ns=facts.base_ns,
+            host=host_of(facts, self.path, collector.process),
+            process=collector.process,
+            backend=facts.backend,
+            device_kind=_device_kind(facts, table, host_calls, collector.categories),
+            device_names=facts.devices,
+            process_groups=facts.groups,
+            nccl_version=facts.nccl_version,
+            framework_version=facts.framework_version,
+            events=collector.events,
+            truncated=self.cut,
+            damaged_device_events=self._lost(collector, shared),
+            shapes_recorded=facts.shapes_recorded,
+            settings=facts.settings,
+            recorded=dict(collector.recorded),
+            simulated=facts.simulated,
+            untimed=_untimed(collector, impossible),
+            notices=tuple(
+                notes.about(
+                    notes.Odd(
+                        name=self.path.name,
+                        rank=rank,
+                        source=self.source,
+                        scan=self.scan,
+                        collector=collector,
+                        cut=self.cut,
+                        traces=self.of if self.number == 0 else 1,
+                        clipped=clipped,
+                        impossible=len(impossible),
+                        shared=shared,
+                    )
+                )
+            ),
+        )
+        return RankTrace(
+            info=info,
+            device_events=table if keep.all() else table[keep].reset_index(drop=True),
+            communications=communications,
+            marks=marks,
+            host_calls=host_calls,
+            operators=operators,
+        )
+
+    def _lost(self, collector: Collector, shared: notes.Shared | None) -> int:
+        """Count the device events that are, or may be, lost or given to the wrong process."""
+        lost = self.scan.damage.device_skipped + self.scan.foreign + collector.unknown_device
+        return lost + collector.device.homeless + (shared.guessed if shared else 0)
 
 
-def _untimed(collector: Collector) -> dict[tuple[int, int], int]:
+@dataclass(frozen=True)
+class _Part:
+    """What one process did: its device events with launches, the new row of each, its calls."""
+
+    collector: Collector
+    events: pd.DataFrame
+    moved: NDArray[np.int64]
+    calls: pd.DataFrame
+
+
+def _last(*tables: pd.DataFrame) -> int:
+    return max((int(table["end"].max()) for table in tables if len(table)), default=NONE)
+
+
+def _moved(
+    communications: pd.DataFrame, moved: NDArray[np.int64], keep: NDArray[np.bool_]
+) -> pd.DataFrame:
+    """Point each record to the row its device event has now; drop those of events that are gone."""
+    event = communications["event"].to_numpy()
+    linked = event != NONE
+    if not linked.any():
+        return communications
+    row = moved[np.where(linked, event, 0)]
+    new = np.cumsum(keep) - 1
+    stays = ~linked | keep[row]
+    table = communications.assign(event=np.where(linked, new[row], NONE))
+    return table if stays.all() else table[stays].reset_index(drop=True)
+
+
+def _untimed(collector: Collector, impossible: NDArray[np.int64]) -> dict[tuple[int, int], int]:
     counts: Counter[tuple[int, int]] = Counter()
-    for (device, _), count in collector.untimed.items():
-        counts[_process(collector), device] += count
+    for (device, _), count in collector.device.untimed.items():
+        counts[collector.process, device] += count
+    for device in impossible.tolist():
+        counts[collector.process, device] += 1
     return dict(counts)
 
 
 def _without_untimed(calls: pd.DataFrame, collector: Collector) -> pd.DataFrame:
     """Keep launches of untimed events from counting as lost: their record is there."""
-    untimed = np.isin(calls["correlation"].to_numpy(), collector.untimed_correlations)
+    untimed = np.isin(calls["correlation"].to_numpy(), collector.device.untimed_correlations)
     if not untimed.any():
         return calls
     kinds = calls["kind"].cat.add_categories(
@@ -115,72 +271,23 @@ def _without_untimed(calls: pd.DataFrame, collector: Collector) -> pd.DataFrame:
     return calls.assign(kind=kinds.where(~untimed, "untimed"))
 
 
-def _link(events: pd.DataFrame, calls: pd.DataFrame, collector: Collector) -> pd.DataFrame:
-    """Give each device event the time and thread of the call that launched it, by correlation."""
-    process = np.full(len(events), _process(collector))
-    correlation = calls["correlation"].to_numpy()
-    rows = np.flatnonzero((correlation != NONE) & (correlation != 0))
-    order = rows[np.argsort(correlation[rows], kind="stable")]
-    keys = correlation[order]
-    wanted = events["correlation"].to_numpy()
-    at = np.searchsorted(keys, wanted)
-    inside = at < len(keys)
-    at = np.where(inside, at, 0)
-    linked = inside & (keys[at] == wanted) if len(keys) else np.zeros(len(wanted), bool)
-    call = order[at] if len(keys) else at
-    found = {
-        target: np.where(linked, calls[source].to_numpy()[call], NONE) if len(keys) else NONE
-        for target, source in _LAUNCH_COLUMNS
-    }
-    return events.assign(process=process, **found)
+# Whose runtime the host calls are of. PrivateUse1 is any device outside torch: Ascend NPUs so far.
+_RUNTIMES = (("xpu_", "xpu"), ("mtia_", "mtia"), ("hpu_", "hpu"), ("privateuse1_", "npu"))
 
 
-_LAUNCH_COLUMNS = (("launch", "start"), ("launch_end", "end"), ("launch_thread", "thread"))
-
-
-def _device_kind(facts: Header, events: pd.DataFrame, calls: pd.DataFrame) -> str:
+def _device_kind(
+    facts: Header, events: pd.DataFrame, calls: pd.DataFrame, categories: set[str]
+) -> str:
     if not len(events):
         return "cpu"
     names = calls["name"].cat.categories
+    for prefix, kind in _RUNTIMES:
+        if any(category.startswith(prefix) for category in categories):
+            return kind
     if facts.amd or any(name.startswith("hip") for name in names):
         return "rocm"
     if any(name.startswith(("ze", "ur")) for name in names):
         return "xpu"
+    if any(name.startswith(("aclrt", "aclnn", "hccl")) for name in names):
+        return "npu"
     return "cuda" if facts.devices or any(name.startswith("cu") for name in names) else "unknown"
-
-
-def _notices(
-    path: Path,
-    source: Source,
-    scan: Scan,
-    collector: Collector,
-    rank: int | None,
-    *,
-    truncated: bool,
-) -> Iterator[Notice]:
-    name, who = path.name, "unknown" if rank is None else rank
-    damage = scan.damage
-    if truncated:
-        where = source.cut or f"inside the events, after {collector.events:,} of them"
-        yield notice("truncated-file", file=name, rank=rank, where=where, who=who)
-    if damage.count:
-        lost = damage.device_skipped
-        yield notice(
-            "damaged-events",
-            file=name,
-            rank=rank,
-            count=damage.count,
-            where=f"{damage.first_byte or 0:,}",
-            repaired=damage.repaired,
-            skipped=damage.skipped,
-            device=f"{lost} device events lost" if lost else "no device event is lost",
-        )
-    if source.trailing:
-        yield notice("trailing-bytes", file=name, rank=rank, count=source.trailing)
-    if collector.untimed:
-        reasons: Counter[str] = Counter()
-        for (_, reason), count in collector.untimed.items():
-            reasons[reason] += count
-        text = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-        total = sum(reasons.values())
-        yield notice("untimed-events", file=name, rank=rank, count=total, reasons=text)

@@ -123,6 +123,10 @@ class ArrowTables:
         names = sorted(self.columns[table])[:1]
         return len(self._table(file, names))
 
+    def holds(self, table: str) -> bool:
+        """Tell whether a table has rows."""
+        return self.count(table) > 0
+
     def close(self) -> None:
         """Nothing stays open."""
 

@@ -9,14 +9,13 @@ import numpy as np
 
 from tracelens.host_names import call_kind
 from tracelens.model.trace import NONE
-from tracelens_nsight.identifiers import last_thread
-from tracelens_nsight.tables import Between
+from tracelens_nsight.identifiers import process_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracelens.intervals import Ints
-    from tracelens_nsight.strings import Strings
+    from tracelens_nsight.export import Export
     from tracelens_nsight.tables import Tables
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -39,15 +38,11 @@ class Calls:
         return len(self.start)
 
 
-def read(tables: Tables, strings: Strings, process: int) -> Calls:
+def read(export: Export, process: int) -> Calls:
     """Read the calls of a process."""
-    rows = tables.read(
-        RUNTIME,
-        ["start", "end", "globalTid", "correlationId", "nameId"],
-        where=[Between("globalTid", process, last_thread(process))],
-    )
-    ints = rows.integers
-    name, names = strings.coded(ints["nameId"])
+    columns = ["start", "end", "globalTid", "correlationId", "nameId"]
+    ints = export.of(process, RUNTIME, "globalTid", columns).integers
+    name, names = export.strings.coded(ints["nameId"])
     kinds = ["launch", "sync", "memory", "other", "untimed"]
     kind_of = np.array([kinds.index(call_kind(name)) for name in names] or [0], np.int64)
     start, end = ints["start"], ints["end"]
@@ -67,8 +62,7 @@ def read(tables: Tables, strings: Strings, process: int) -> Calls:
 
 def processes(tables: Tables) -> list[int]:
     """Return the globalPids that made calls."""
-    threads = tables.distinct(RUNTIME, "globalTid")
-    return [int(one) for one in np.unique(threads & ~0xFFFFFF)]
+    return [int(one) for one in np.unique(process_of(tables.distinct(RUNTIME, "globalTid")))]
 
 
 def _unlaunch_captured(calls: Calls) -> None:
@@ -94,12 +88,12 @@ def launching(calls: Calls, correlation: Ints) -> NDArray[np.int64]:
     is the launch.
     """
     rows = np.flatnonzero((calls.correlation != NONE) & (calls.correlation != 0))
-    # The outermost is the one that ends last among those with one id; ties go to the first.
-    order = rows[np.lexsort((-calls.end[rows], calls.start[rows], calls.correlation[rows]))]
+    order = rows[np.argsort(calls.correlation[rows], kind="stable")]
     keys = calls.correlation[order]
-    first = np.ones(len(keys), bool)
-    first[1:] = keys[1:] != keys[:-1]
-    order, keys = order[first], keys[first]
+    if (keys[1:] == keys[:-1]).any():
+        order = rows[np.lexsort((-calls.end[rows], calls.start[rows], calls.correlation[rows]))]
+        first = np.diff(calls.correlation[order], prepend=NONE) != 0
+        order, keys = order[first], calls.correlation[order[first]]
     if not len(keys):
         return np.full(len(correlation), -1)
     at = np.minimum(np.searchsorted(keys, correlation), len(keys) - 1)

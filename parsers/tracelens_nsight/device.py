@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.model.trace import NONE
-from tracelens_nsight.identifiers import last_thread
-from tracelens_nsight.tables import Between
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracelens.intervals import Ints
-    from tracelens_nsight.strings import Strings
-    from tracelens_nsight.tables import Condition, Rows, Tables
+    from tracelens_nsight.export import Export
+    from tracelens_nsight.tables import Rows, Tables
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -32,6 +30,7 @@ OPAQUE_GRAPH = "CUDA graph (contents unknown)"
 """A graph launch recorded as one row: its kernels are not known, busy it was."""
 
 _TIMES = ("start", "end")
+_GRID = ("gridX", "gridY", "gridZ")
 _PLACE = ("deviceId", "streamId", "correlationId")
 # ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND, spelt as Kineto does (CuptiActivity.cpp).
 _COPIES = {
@@ -61,6 +60,7 @@ class DeviceRows:
     copy_bytes: Ints
     copy_kind: Ints
     graph: Ints
+    grid: Ints
     names: list[str]
     untimed: Counter[int] = field(default_factory=Counter)
     untimed_correlations: list[int] = field(default_factory=list)
@@ -69,14 +69,9 @@ class DeviceRows:
         return len(self.start)
 
 
-def read(tables: Tables, strings: Strings, process: int | None) -> DeviceRows:
-    """Read the device events of a process; None reads those that name no process."""
-    parts = [
-        _kernels(tables, strings, process),
-        _copies(tables, process),
-        _memsets(tables, process),
-        _graphs(tables, process),
-    ]
+def read(export: Export, process: int) -> DeviceRows:
+    """Read the device events of a process."""
+    parts = [reader(export, process) for reader in (_kernels, _copies, _memsets, _graphs)]
     return _by_start(_together([part for part in parts if len(part)] or parts[:1]))
 
 
@@ -86,29 +81,31 @@ def processes(tables: Tables) -> list[int]:
     return [int(one) for one in np.unique(np.concatenate(found))]
 
 
-def _of(tables: Tables, table: str, process: int | None) -> list[Condition]:
-    if process is None or "globalPid" not in tables.columns.get(table, ()):
-        return []
-    return [Between("globalPid", process, last_thread(process))]
-
-
-def _kernels(tables: Tables, strings: Strings, process: int | None) -> DeviceRows:
-    columns = [*_TIMES, *_PLACE, "demangledName", "shortName", "graphId", "graphNodeId"]
-    rows = tables.read(KERNEL, columns, where=_of(tables, KERNEL, process))
+def _kernels(export: Export, process: int) -> DeviceRows:
+    columns = [*_TIMES, *_PLACE, "demangledName", "shortName", "graphId", "graphNodeId", *_GRID]
+    rows = export.of(process, KERNEL, "globalPid", columns)
     ints = rows.integers
     ids = np.where(ints["demangledName"] == NONE, ints["shortName"], ints["demangledName"])
-    name, names = strings.coded(ids)
+    name, names = export.strings.coded(ids)
     graph = np.where(ints["graphId"] == NONE, ints["graphNodeId"], ints["graphId"])
-    return _rows(rows, 0, name, names or [""], graph=np.where(graph == 0, NONE, graph))
+    return _rows(
+        rows, 0, name, names or [""], graph=np.where(graph == 0, NONE, graph), grid=_grids(ints)
+    )
 
 
-def _copies(tables: Tables, process: int | None) -> DeviceRows:
+def _grids(ints: dict[str, Ints]) -> Ints:
+    """Pack the blocks of a grid in one number: y and z have 16 bits (CUDA's limits)."""
+    x, y, z = (ints[axis] for axis in _GRID)
+    return np.where(x == NONE, NONE, (x << 32) | (y << 16) | z)
+
+
+def _copies(export: Export, process: int) -> DeviceRows:
     columns = [*_TIMES, *_PLACE, "bytes", "copyKind", "srcKind", "dstKind"]
-    rows = tables.read(MEMCPY, columns, where=_of(tables, MEMCPY, process))
+    rows = export.of(process, MEMCPY, "globalPid", columns)
     ints = rows.integers
     which = np.column_stack([ints["copyKind"], ints["srcKind"], ints["dstKind"]])
     distinct, name = np.unique(which, axis=0, return_inverse=True)
-    names = [_copy_name(*(int(value) for value in one)) for one in distinct]
+    names = [_copy_name(*one) for one in distinct.tolist()]
     return _rows(
         rows,
         1,
@@ -125,17 +122,17 @@ def _copy_name(kind: int, source: int, target: int) -> str:
     return f"Memcpy {what}" if source == NONE else f"Memcpy {what} ({ends[0]} -> {ends[1]})"
 
 
-def _memsets(tables: Tables, process: int | None) -> DeviceRows:
+def _memsets(export: Export, process: int) -> DeviceRows:
     columns = [*_TIMES, *_PLACE, "bytes", "memKind"]
-    rows = tables.read(MEMSET, columns, where=_of(tables, MEMSET, process))
+    rows = export.of(process, MEMSET, "globalPid", columns)
     distinct, name = np.unique(rows.integers["memKind"], return_inverse=True)
     names = [f"Memset ({_MEMORIES.get(int(kind), 'Unknown')})" for kind in distinct]
     return _rows(rows, 2, name.astype(np.int64), names or [""], copy_bytes=rows.integers["bytes"])
 
 
-def _graphs(tables: Tables, process: int | None) -> DeviceRows:
+def _graphs(export: Export, process: int) -> DeviceRows:
     columns = [*_TIMES, *_PLACE, "graphId"]
-    rows = tables.read(GRAPH, columns, where=_of(tables, GRAPH, process))
+    rows = export.of(process, GRAPH, "globalPid", columns)
     name = np.zeros(len(rows), np.int64)
     return _rows(rows, 0, name, [OPAQUE_GRAPH], graph=rows.integers["graphId"])
 
@@ -157,7 +154,7 @@ def _rows(rows: Rows, kind: int, name: Ints, names: list[str], **more: Ints) -> 
         "name": name,
     }
     none = np.full(len(rows), NONE)
-    columns |= {key: more.get(key, none) for key in ("copy_bytes", "copy_kind", "graph")}
+    columns |= {key: more.get(key, none) for key in ("copy_bytes", "copy_kind", "graph", "grid")}
     kept = {key: values[timed] for key, values in columns.items()}
     kinds = np.full(int(timed.sum()), kind, np.int8)
     lost = ~timed
@@ -180,6 +177,7 @@ _COLUMNS = (
     "copy_bytes",
     "copy_kind",
     "graph",
+    "grid",
 )
 
 

@@ -12,24 +12,23 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tracelens.file_names import rank_in_name
 from tracelens.model.trace import NONE, ProcessGroup
-from tracelens_nsight.identifiers import last_thread, pid_of
-from tracelens_nsight.ranges import EVENTS
-from tracelens_nsight.tables import Between, Like
+from tracelens_nsight.identifiers import pid_of
+from tracelens_nsight.ranges import EVENTS, MARK
+from tracelens_nsight.tables import Like, OneOf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tracelens_nsight.tables import Tables
+    from tracelens_nsight.export import Export
+    from tracelens_nsight.tables import Condition, Tables
 
 RANK_KEYS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 WORLD_KEYS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _VARIABLE = re.compile(r'^([A-Z_]+)="?(\d{1,9})"?$')
-_MARK = '{"tracelens":'
+_BEGINNING = '{"tracelens":'
 _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _START = "TARGET_INFO_SESSION_START_TIME"
 
@@ -137,10 +136,10 @@ def devices_of(tables: Tables, process: int) -> dict[int, tuple[int, str]]:
 # ranks -------------------------------------------------------------------------------------------
 
 
-def mark_of(tables: Tables, process: int) -> Mark:
+def mark_of(export: Export, process: int) -> Mark:
     """Return what the process's mark says; nothing if it has none."""
-    mine = Between("globalTid", process, last_thread(process))
-    rows = tables.read(EVENTS, texts=["text"], where=[mine, Like("text", (_MARK,))])
+    wanted: list[Condition] = [OneOf("eventType", (MARK,)), Like("text", (_BEGINNING,))]
+    rows = export.of(process, EVENTS, "globalTid", ["start"], ["text"], where=wanted)
     for text in rows.texts["text"].names:
         try:
             said = json.loads(text)
@@ -179,12 +178,12 @@ def _number(value: object) -> int | None:
 
 
 def rank_of(
-    tables: Tables, facts: Facts, path: Path, process: int, mark: Mark, *, alone: bool
+    export: Export, facts: Facts, path: Path, process: int, mark: Mark, *, alone: bool
 ) -> Rank:
     """Return the rank of a process from the strongest source that names it.
 
     Args:
-        tables: The export.
+        export: The export.
         facts: Its facts.
         path: Its file.
         process: The process.
@@ -195,7 +194,7 @@ def rank_of(
     world = mark.world or _first(environment, WORLD_KEYS)
     if mark.rank is not None:
         return Rank(mark.rank, "mark", world)
-    by_mpi = _mpi_rank(tables, process)
+    by_mpi = _mpi_rank(export, process)
     if by_mpi is not None:
         return Rank(by_mpi, "MPI_RANKS", world)
     by_environment = _first(environment, RANK_KEYS)
@@ -209,7 +208,7 @@ def _first(environment: dict[str, int], keys: Sequence[str]) -> int | None:
     return next((environment[key] for key in keys if key in environment), None)
 
 
-def _mpi_rank(tables: Tables, process: int) -> int | None:
-    mine = Between("globalTid", process, last_thread(process))
-    ranks = np.unique(tables.read("MPI_RANKS", ["rank"], where=[mine]).integers["rank"])
-    return int(ranks[0]) if len(ranks) == 1 and ranks[0] != NONE else None
+def _mpi_rank(export: Export, process: int) -> int | None:
+    found = export.of(process, "MPI_RANKS", "globalTid", ["rank"]).integers["rank"]
+    ranks = set(found.tolist()) - {NONE}
+    return ranks.pop() if len(ranks) == 1 else None

@@ -47,8 +47,14 @@ def device_events(rows: DeviceRows, made: Calls, launch: Ints, pid: int) -> pd.D
             "launch_thread": of_launch(made.thread),
             "copy_bytes": rows.copy_bytes,
             "graph": rows.graph,
+            "grid": _grids(rows.grid),
         },
     )
+
+
+def _grids(packed: Ints) -> pd.Categorical:
+    distinct, code = np.unique(packed, return_inverse=True)
+    return categories(code.reshape(-1), ["" if one == NONE else str(one) for one in distinct])
 
 
 def marks(said: Ranges) -> pd.DataFrame:

@@ -6,13 +6,14 @@ may use equal correlation ids and thread ids, never equal globalPids.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from tracelens.intervals import Ints
+
+_Number = TypeVar("_Number", "int", "Ints")
 THREAD_BITS = 24
 _MASK = (1 << THREAD_BITS) - 1
-
-
-def thread_of(global_tid: int) -> int:
-    """Return the thread id."""
-    return global_tid & _MASK
 
 
 def pid_of(global_id: int) -> int:
@@ -20,7 +21,7 @@ def pid_of(global_id: int) -> int:
     return (global_id >> THREAD_BITS) & _MASK
 
 
-def process_of(global_tid: int) -> int:
+def process_of(global_tid: _Number) -> _Number:
     """Return the globalPid of a thread."""
     return global_tid & ~_MASK
 

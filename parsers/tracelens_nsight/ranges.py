@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.model.trace import NONE
-from tracelens_nsight.identifiers import last_thread
-from tracelens_nsight.tables import Between, OneOf, Unlike
+from tracelens_nsight.tables import OneOf, Unlike
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracelens.intervals import Ints
+    from tracelens_nsight.export import Export
     from tracelens_nsight.strings import Strings
-    from tracelens_nsight.tables import Coded, Rows, Tables
+    from tracelens_nsight.tables import Coded, Rows
 
 EVENTS = "NVTX_EVENTS"
 
 # ENUM_NSYS_EVENT_TYPE: the numbers are those of every version seen.
 MARK, PUSH_POP, START_END, DOMAIN = 34, 59, 60, 75
+_TYPES = (MARK, PUSH_POP, START_END, DOMAIN)
 
 _OPERATORS = ("aten::", "autograd::", "torch::", "prim::", "prims::", "record_param_comms")
 _IN_GRAPH = (", seq = ",)  # an operator that autograd recorded
@@ -61,19 +62,19 @@ class Ranges:
         return len(self.start)
 
 
-def read(tables: Tables, strings: Strings, process: int) -> Ranges:
+def read(export: Export, process: int) -> Ranges:
     """Read the ranges of a process that say more than which operator ran."""
-    mine = Between("globalTid", process, last_thread(process))
-    kinds = OneOf("eventType", (MARK, PUSH_POP, START_END))
-    rows = tables.read(
+    rows = export.of(
+        process,
         EVENTS,
+        "globalTid",
         ["start", "end", "eventType", "globalTid", "domainId", "textId", "jsonTextId", "eventId"],
         ["text", "jsonText"],
         ["binaryData"],
-        where=[mine, kinds, Unlike("text", _OPERATORS, _IN_GRAPH)],
+        [OneOf("eventType", _TYPES), Unlike("text", _OPERATORS, _IN_GRAPH)],
     )
-    name, names = _names(rows, strings)
-    return _ordered(rows, name, names, strings, process, _nccl_domains(tables, mine))
+    name, names = _names(rows, export.strings)
+    return _ordered(rows, name, names, export.strings, process)
 
 
 def _names(rows: Rows, strings: Strings) -> tuple[Ints, list[str]]:
@@ -92,10 +93,10 @@ def _names(rows: Rows, strings: Strings) -> tuple[Ints, list[str]]:
     return np.where(empty[code], of_id[by_id], of_own[code]), names
 
 
-def _nccl_domains(tables: Tables, mine: Between) -> list[int]:
-    rows = tables.read(EVENTS, ["domainId"], ["text"], where=[mine, OneOf("eventType", (DOMAIN,))])
-    named = zip(rows.integers["domainId"].tolist(), rows.texts["text"].texts(), strict=True)
-    return [domain for domain, name in named if name == "NCCL"]
+def _nccl_domains(rows: Rows, name: Ints, names: list[str]) -> Ints:
+    made = rows.integers["eventType"] == DOMAIN
+    called = np.array([text == "NCCL" for text in names])[name]
+    return np.asarray(rows.integers["domainId"][made & called], np.int64)
 
 
 def _ordered(
@@ -104,7 +105,6 @@ def _ordered(
     names: list[str],
     strings: Strings,
     process: int,
-    nccl_domains: list[int],
 ) -> Ranges:
     ints = rows.integers
     start, end = ints["start"], ints["end"]
@@ -113,11 +113,12 @@ def _ordered(
     # An end that is missing (or 0, before 2022) belongs to a range that was open at the end; one
     # that was open at the beginning starts before 0. Neither was recorded whole.
     whole = (start != NONE) & (end != NONE) & (end >= start) & (start >= 0)
+    whole &= ints["eventType"] != DOMAIN
     kept = np.flatnonzero(whole)
     kept = kept[np.argsort(start[kept], kind="stable")]
     called = np.array([bool(_NCCL_CALL.match(text)) for text in names] or [False])
-    by_name = called[name] if len(name) else np.zeros(0, bool)
-    is_nccl = np.isin(ints["domainId"], nccl_domains) | by_name
+    by_name = called[name]
+    is_nccl = np.isin(ints["domainId"], _nccl_domains(rows, name, names)) | by_name
     json = _json(rows, strings, kept, is_nccl)
     blobs = rows.blobs["binaryData"]
     return Ranges(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.errors import UnreadableTrace
-from tracelens.model.trace import NONE, RankInfo, RankTrace
+from tracelens.model.trace import COUNTERS, NONE, RankInfo, RankTrace, frame
 from tracelens.notices import notice
 from tracelens_nsight import (
     batches,
@@ -16,11 +16,12 @@ from tracelens_nsight import (
     device,
     facts,
     frames,
+    network,
     payloads,
     ranges,
 )
+from tracelens_nsight.export import Export
 from tracelens_nsight.identifiers import pid_of
-from tracelens_nsight.strings import Strings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tracelens_nsight.facts import Facts
     from tracelens_nsight.tables import Tables
 
+_UNREAD = {"OSRT_API": "os_call", "COMPOSITE_EVENTS": "sample", "SCHED_EVENTS": "switch"}
 _HINTS = {
     "steps": "push an NVTX range `step N` around each optimizer step",
     "bytes": "NCCL's payloads are not in the export",
@@ -54,9 +56,10 @@ def read(
     try:
         found = facts.read(tables)
         members = processes(tables, path)
+        export = Export(tables)
         for place, process in enumerate(members):
             local_rank = place if len(members) > 1 else None
-            yield _trace(tables, path, form, found, process, local_rank)
+            yield _trace(export, path, form, found, process, local_rank)
             if on_bytes is not None:
                 on_bytes(size * (place + 1) // len(members) - size * place // len(members))
     finally:
@@ -91,30 +94,37 @@ def _first_gpu(tables: Tables, process: int) -> int:
 
 
 def _trace(
-    tables: Tables, path: Path, form: str, found: Facts, process: int, local_rank: int | None
+    export: Export, path: Path, form: str, found: Facts, process: int, local_rank: int | None
 ) -> RankTrace:
-    strings = Strings(tables)
-    made = calls.read(tables, strings, process)
-    rows = device.read(tables, strings, process)
-    said = ranges.read(tables, strings, process)
+    made = calls.read(export, process)
+    rows = device.read(export, process)
+    said = ranges.read(export, process)
     launch = calls.launching(made, rows.correlation)
-    decoded = payloads.decode(tables, said, process)
+    decoded = payloads.decode(export.tables, said, process)
     carried = batches.attach(said, decoded.fields["communicator"], made, rows, launch)
     talk = communications.write(said, decoded, carried, rows)
     _mark_untimed(made, rows)
     trace = RankTrace(
-        info=_info(tables, path, form, found, process, local_rank, rows, talk),
+        info=_info(export, path, form, found, process, local_rank, rows, talk),
         device_events=frames.device_events(rows, made, launch, pid_of(process)),
         communications=talk.table,
         marks=frames.marks(said),
         host_calls=frames.host_calls(made, said),
+        counters=frame(COUNTERS) if local_rank else network.counters(export.tables),
     )
     events = len(rows) + len(made) + len(said)
-    return _shifted(trace.with_info(events=events), found.clock.shift)
+    recorded = {
+        "kernel": len(rows),
+        "call": len(made),
+        "mark": len(trace.marks),
+        "nccl": talk.calls,
+        **{kind: 1 for table, kind in _UNREAD.items() if export.tables.holds(table)},
+    }
+    return _shifted(trace.with_info(events=events, recorded=recorded), found.clock.shift)
 
 
 def _info(
-    tables: Tables,
+    export: Export,
     path: Path,
     form: str,
     found: Facts,
@@ -124,10 +134,10 @@ def _info(
     talk: Said,
 ) -> RankInfo:
     pid = pid_of(process)
-    mark = facts.mark_of(tables, process)
-    rank = facts.rank_of(tables, found, path, process, mark, alone=local_rank is None)
-    gpus = facts.devices_of(tables, process)
-    described = payloads.are_described(tables)
+    mark = facts.mark_of(export, process)
+    rank = facts.rank_of(export, found, path, process, mark, alone=local_rank is None)
+    gpus = facts.devices_of(export.tables, process)
+    described = payloads.are_described(export.tables)
     return RankInfo(
         path=str(path),
         format=form,
@@ -142,7 +152,7 @@ def _info(
         device_kind="cuda",
         device_names={ordinal: name for ordinal, (_, name) in gpus.items() if name},
         process_groups=(*mark.groups, *talk.groups),
-        nccl_version=payloads.nccl_version(tables),
+        nccl_version=payloads.nccl_version(export.tables),
         dtype=mark.dtype,
         simulated=found.simulated,
         untimed={(pid, ordinal): count for ordinal, count in rows.untimed.items()},
@@ -178,7 +188,8 @@ def _shifted(trace: RankTrace, shift: int) -> RankTrace:
     """Take the session's start off the times of an export that added it (`--ts-normalize`)."""
     if not shift:
         return trace
-    for table in (trace.device_events, trace.communications, trace.marks, trace.host_calls):
+    tables = (trace.device_events, trace.communications, trace.marks, trace.host_calls)
+    for table in (*tables, trace.counters):
         for name in {"start", "end", "launch", "launch_end"} & set(table.columns):
             values = table[name].to_numpy()
             table[name] = np.where(values == NONE, NONE, values - shift)

@@ -96,6 +96,13 @@ class SqliteTables:
         found = self._fetch(f"SELECT count(*) FROM {_quoted(self._names[table])}")  # noqa: S608
         return int(found[0][0])
 
+    def holds(self, table: str) -> bool:
+        """Tell whether a table has rows, without counting them."""
+        if table not in self.columns:
+            return False
+        found = self._fetch(f"SELECT EXISTS (SELECT 1 FROM {_quoted(self._names[table])})")  # noqa: S608
+        return bool(found[0][0])
+
     def close(self) -> None:
         """Close the database."""
         self._connection.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from tracelens.model.trace import NONE
 from tracelens_nsight.tables import OneOf
@@ -39,8 +40,8 @@ class Strings:
 
     def coded(self, ids: Ints) -> tuple[Ints, list[str]]:
         """Return per row the place of its string in a list of distinct strings."""
-        distinct, place = np.unique(ids, return_inverse=True)
-        names = self.of(distinct)
+        place, found = pd.factorize(ids)
+        names = self.of(np.asarray(found, np.int64))
         kept = list(dict.fromkeys(names))
         where = {name: number for number, name in enumerate(kept)}
         renumbered = np.array([where[name] for name in names], np.int64)

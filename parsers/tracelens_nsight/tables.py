@@ -108,6 +108,9 @@ class Tables(Protocol):
     def count(self, table: str) -> int:
         """Return the number of rows of a table, 0 if it is not there."""
 
+    def holds(self, table: str) -> bool:
+        """Tell whether a table has rows, without counting them."""
+
     def close(self) -> None:
         """Let go of the files."""
 

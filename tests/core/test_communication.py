@@ -306,6 +306,11 @@ class TestContext:
         trace.all_gather(900, 60, 8)
         assert [o.mark for o in identified(trace).operations] == ["outer"]
 
+    def test_a_thread_without_ranges_takes_those_of_the_main_thread(self) -> None:
+        trace = Trace(pid=7).mark("forward", 0, 1000, thread=7).all_gather(500, 60, 8)
+        assert [o.mark for o in identified(trace).operations] == ["forward"]
+
     def test_ranges_of_other_threads_do_not_count(self) -> None:
-        trace = Trace().mark("elsewhere", 0, 1000, thread=2).all_gather(500, 60, 8)
+        trace = Trace().mark("early", 0, 10).mark("late", 900, 10)
+        trace.mark("elsewhere", 0, 1000, thread=7).all_gather(500, 60, 8)
         assert [o.mark for o in identified(trace).operations] == [""]

@@ -228,4 +228,10 @@ class TestOneFileARank:
         assert gathered.bytes_per_step.message == 3_221_225_472
         assert (scattered.dtype, gathered.dtype) == ("float32", None)
         assert scattered.message_elements_per_step == 6_442_450_944 / 4
-        assert gathered.message_elements_per_step is None
+        assert gathered.message_elements_per_step == 3_221_225_472 / 2
+
+    def test_the_size_of_gathered_elements_is_concluded_and_said(self, traces_folder: Path) -> None:
+        analysis = analysed(traces_folder / PER_RANK)
+        assert analysis.volumes.per_step.multiple_of_parameters == 2.0
+        assert analysis.volumes.verdict == "as expected"
+        assert "type-concluded" in codes(analysis)

@@ -26,7 +26,7 @@ class Pair:
 
     def __init__(self, machine: Machine = EXACT, torch: str = "2.12") -> None:
         self.machine = machine
-        self.scripts = [Script(r, 2, machine, Chance(machine, 0, r), torch) for r in range(2)]
+        self.scripts = [Script(r, machine, Chance(machine, 0, r), torch) for r in range(2)]
 
     def run(self) -> list[list[DeviceEvent]]:
         self.engine = Engine(self.scripts, [WORLD], self.machine, 0)
@@ -146,7 +146,7 @@ def test_slow_ranks_and_contention_stretch_kernels() -> None:
 
 def test_ranks_in_different_orders_hang_and_are_named() -> None:
     machine = EXACT
-    scripts = [Script(r, 2, machine, Chance(machine, 0, r)) for r in range(2)]
+    scripts = [Script(r, machine, Chance(machine, 0, r)) for r in range(2)]
     groups = [WORLD, Group("1", "mesh_dp", (0, 1))]
     for script, order in zip(scripts, ((0, 1), (1, 0)), strict=True):
         for group in order:

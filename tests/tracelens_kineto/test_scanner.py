@@ -26,10 +26,8 @@ def blocks_of(data: bytes, size: int) -> list[bytes]:
 
 def scan(data: bytes, size: int) -> tuple[list[tuple[Any, ...]], Scan]:
     """Read in blocks of a size; return the events' fields, times as texts or numbers."""
-    one = Scan()
-    events: list[AnyEvent] = [
-        event for batch in one.batches(iter(blocks_of(data, size))) for event in batch
-    ]
+    one = Scan(iter(blocks_of(data, size)))
+    events: list[AnyEvent] = [event for batch in one.batches() for event in batch]
     return [fields(event) for event in events], one
 
 
@@ -125,8 +123,8 @@ def test_the_last_batch_takes_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> 
     ):
         data = Trace(schema=schema).step(1, 0, 10).kernel("gemm", 1, 2).bytes()
         for size in (10_000, 150):
-            one = Scan()
-            batches = list(one.batches(iter(blocks_of(data, size))))
+            one = Scan(iter(blocks_of(data, size)))
+            batches = list(one.batches())
             assert sum(len(batch) for batch in batches) == 3
             assert one.closed
 
@@ -167,8 +165,8 @@ def test_epoch_times_switch_to_texts_in_the_middle_of_a_file() -> None:
     late = Trace(schema=Schema(times="epoch")).kernel("late", "0.123", "1.001", launch=None).events
     data = file_of(early + late + early, {}, {})
     for size in (50, 400, 10_000):
-        one = Scan()
-        list(one.batches(iter(blocks_of(data, size))))
+        one = Scan(iter(blocks_of(data, size)))
+        list(one.batches())
         assert one.exact
     table = parse_bytes(data).device_events
     assert table["start"].tolist() == [5000, 5000, 1_767_225_600_000_000_123]

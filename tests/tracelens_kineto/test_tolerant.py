@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -181,10 +182,74 @@ def test_strings_for_numbers_are_no_damage() -> None:
     assert "1 event not valid JSON" in damage(damaged)
 
 
-@pytest.mark.parametrize("text", ["null", "17", '"text"', "[1, 2]"])
-def test_what_is_no_event_is_passed_over(text: str) -> None:
+@pytest.mark.parametrize("text", ["null", "{}"])
+def test_an_empty_element_is_no_damage(text: str) -> None:
+    """Some tools close the array with one."""
     trace = parsed(text)
     assert len(trace.device_events) == 2
+    assert trace.info.notices == ()
+
+
+NO_EVENTS = {
+    "a number": ("17", True),
+    "a text": ('"text"', True),
+    "a list": ("[1, 2]", True),
+    "an event in a list": (f"[{kernel_text()}]", True),
+    "no phase": (kernel_text().replace('"ph": "X", ', ""), True),
+    "an unknown phase": (kernel_text(ph='"Q"'), True),
+    "a phase that is a list": (kernel_text(ph='["X"]'), True),
+    "an operator without a phase": ('{"cat": "cpu_op", "name": "x", "ts": 1}', False),
+    "a damaged category": (kernel_text(cat='"ker"nel"', name='"a"b"'), True),
+    "a damaged key": (kernel_text().replace('"cat":', '"cat:'), True),
+    "two events in one": (kernel_text()[:75] + kernel_text(), True),
+}
+
+
+@pytest.mark.parametrize("kind", NO_EVENTS)
+def test_what_cannot_be_told_is_skipped_and_may_have_been_device_work(kind: str) -> None:
+    text, may_be_device_work = NO_EVENTS[kind]
+    trace = parsed(text)
+    assert trace.device_events["name"].astype(object).tolist() == ["before", "after"]
+    assert "0 repaired, 1 skipped" in damage(trace)
+    assert trace.info.damaged_device_events == may_be_device_work
+
+
+def test_an_event_of_an_unknown_category_that_names_a_device() -> None:
+    trace = parsed(kernel_text(cat='"ccp_events"'))
+    (notice,) = trace.info.notices
+    assert notice.code == "unknown-categories"
+    assert "(ccp_events)" in notice.message
+    assert "1 of them name a device" in notice.message
+    assert trace.info.damaged_device_events == 1
+    (notice,) = parsed(kernel_text(cat='"mine"', args="{}")).info.notices
+    assert "none of them names a device" in notice.message
+
+
+def test_an_event_that_lost_its_device() -> None:
+    lost = kernel_text(pid='"GPU"', args='{"stream": 7}')
+    assert the_kernel(parsed(lost))["device"] == 0, "the only one there is"
+    trace = Trace().kernel("a", 100, 10, device=0).kernel("b", 100, 10, device=1).raw(lost).parse()
+    assert len(trace.device_events) == 2
+    assert trace.info.damaged_device_events == 1
+    assert [notice.code for notice in trace.info.notices] == ["device-unknown"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{" * 200_000,
+        '{"ph": "X", "name": "' + '}] ' * 200_000,
+        '{"ph": "X", "a": [' * 50_000,
+        '{"ph": "X", "name": "a", "x": [' + '{"ph": "X", "a": [1},{"ph": "X"' * 20_000,
+        '"name": "' * 100_000,
+    ],
+    ids=["braces", "array ends", "open lists", "half events", "names"],
+)  # fmt: skip
+def test_no_damage_takes_long(text: str) -> None:
+    began = time.process_time()
+    trace = parsed(text, last=True)
+    assert time.process_time() - began < 10
+    assert "before" in set(trace.device_events["name"].astype(object))
 
 
 def test_damaged_arguments_cost_only_themselves() -> None:
@@ -196,15 +261,6 @@ def test_damaged_arguments_cost_only_themselves() -> None:
     for args in ("[]", "null", '"text"', "17"):
         row = the_kernel(parsed(kernel_text(args=args)))
         assert (row["start"], row["correlation"]) == (200_001, NONE)
-
-
-def test_two_files_in_one() -> None:
-    """Two writers in one file: the first one's events, and a notice instead of a crash."""
-    first = Trace().kernel("first", 100, 10, launch=None).text()
-    second = Trace().kernel("second", 100, 10, launch=None).text()
-    trace = parse_bytes((first + second).encode())
-    assert "first" in trace.device_events["name"].tolist()
-    assert trace.info.rank == 0
 
 
 def test_a_cut_inside_an_event_is_a_cut_and_no_damage() -> None:

@@ -42,7 +42,9 @@ class RankInfo:
     says it comes from a simulator; `dtype` is what the program says that parameters and activations
     travel in, where only bytes are recorded. `local_rank` is the place of the process among those
     of its file, in order of their devices. `hints` says in the profiler's words how to get what a
-    file may lack: `bytes` and `steps`.
+    file may lack: `bytes` and `steps`. `settings` are the recorder's own that the file says were
+    on, `recorded` how many events of each kind it holds, read or not (kernel, copy, call, mark,
+    operator, Python frame ...; 1 stands for some): `tracelens doctor` reads both.
     """
 
     path: str
@@ -64,6 +66,8 @@ class RankInfo:
     truncated: bool = False
     damaged_device_events: int = 0
     shapes_recorded: bool | None = None
+    settings: tuple[str, ...] = ()
+    recorded: dict[str, int] = field(default_factory=dict)
     simulated: bool = False
     dtype: str | None = None
     untimed: dict[tuple[int, int], int] = field(default_factory=dict)

@@ -5,6 +5,6 @@ from tracelens.simulate.layout import Layout
 from tracelens.simulate.machine import Link, Machine
 from tracelens.simulate.model import Model
 from tracelens.simulate.options import Options
-from tracelens.simulate.run import simulate
+from tracelens.simulate.run import simulate, write
 
-__all__ = ["Layout", "Link", "Machine", "Model", "Options", "kineto", "simulate"]
+__all__ = ["Layout", "Link", "Machine", "Model", "Options", "kineto", "simulate", "write"]

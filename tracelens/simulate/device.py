@@ -41,6 +41,8 @@ class Item:
         followers: What waits for it.
         start: When it began, -1 before.
         end: When it ended, -1 before.
+        open_meetings: Meetings whose transfer has not been timed yet.
+        finish: When the last transfer timed so far ends.
     """
 
     rank: int

@@ -69,7 +69,7 @@ class _Rank:
         self.options, self.groups = options, groups
         self.place = options.layout.place(rank)
         chance = Chance(options.machine, options.seed, f"rank {rank}")
-        self.out = Script(rank, options.layout.world, options.machine, chance, options.torch)
+        self.out = Script(rank, options.machine, chance, options.torch)
         self.chunks = units_of(options, self.place.pp)
         self.strategy = strategy(Setting(self.out, options, groups, self.chunks))
         self.compute = Transformer(self.out, options, groups)

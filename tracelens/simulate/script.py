@@ -44,10 +44,8 @@ class Script:
         tag: What the following device work is for.
     """
 
-    def __init__(
-        self, rank: int, world: int, machine: Machine, chance: Chance, torch: str = "2.12"
-    ) -> None:
-        self.rank, self.world = rank, world
+    def __init__(self, rank: int, machine: Machine, chance: Chance, torch: str = "2.12") -> None:
+        self.rank = rank
         self.instructions: list[Instruction] = []
         self.thread = MAIN
         self.tag = Tag()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tracelens.simulate.instructions import COMPUTE_STREAM
 from tracelens.simulate.script import item_bytes
 from tracelens.simulate.strategies.base import Setting, Strategy, buckets
 
@@ -48,4 +49,4 @@ class DDP(Strategy):
     def finish_gradients(self) -> None:
         """Wait for all buckets."""
         if self.group is not None:
-            self.script.wait(7, self.script.stream_of(("group", self.group[0])))
+            self.script.wait(COMPUTE_STREAM, self.script.stream_of(("group", self.group[0])))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracelens.simulate import kernels
+from tracelens.simulate.instructions import COMPUTE_STREAM
 from tracelens.simulate.script import item_bytes
 from tracelens.simulate.strategies.base import Setting, Strategy
 
@@ -115,7 +116,7 @@ class FSDP(Strategy):
         stream = self.script.stream_of("reduce-scatter")
         with self.script.working_for("gradients"), self._range("post_backward_reduce", name):
             moved = self.elements[name] * (item_bytes(self.dtype) + item_bytes(_REDUCED_IN))
-            self.script.wait(stream, 7)
+            self.script.wait(stream, COMPUTE_STREAM)
             self.script.kernel(kernels.COPY_IN, moved=moved, stream=stream)
             self.reduced = self.script.collective(
                 "reduce_scatter", self.group, self.size, self.elements[name], _REDUCED_IN,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from tracelens.simulate.instructions import COMPUTE_STREAM
 from tracelens.simulate.strategies.base import Bucket, Setting, Strategy, buckets
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Megatron(Strategy):
     def finish_gradients(self) -> None:
         """Wait for all buckets; sum a tied embedding's gradients over first and last stage."""
         for group in {buffer.group for listed in self.buffers for buffer in listed}:
-            self.script.wait(7, self.script.stream_of(("group", group[0])))
+            self.script.wait(COMPUTE_STREAM, self.script.stream_of(("group", group[0])))
         ends = self.setting.group("embedding")
         model, layout = self.setting.options.model, self.setting.options.layout
         if ends is not None and model.tied:

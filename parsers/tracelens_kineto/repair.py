@@ -1,0 +1,128 @@
+"""Rebuild single damaged events from their text."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+
+from tracelens_kineto.categories import BUCKETS
+from tracelens_kineto.events import is_phase
+
+_NO_NUMBER = re.compile(
+    r":\s*(?:-?(?:inf(?:inity)?|nan)(?:\([a-z]*\))?|n/?a)\s*(?=[,}\]\n])", re.IGNORECASE
+)
+_BACKSLASH = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
+_LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_constant=lambda _: None)
+
+_TEXT_FIELD = r'"{}"\s*:\s*"((?:[^"\\]|\\.)*)"(?=\s*[,}}])'
+_NUMBER_FIELD = r'"{}"\s*:\s*"?(-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)"?\s*[,}}\n]'
+_NAME = re.compile(r'"name"\s*:\s*"')
+_NAME_END = re.compile(r'"\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args)"\s*:')
+_ONCE = re.compile(r'[{,]\s*"(ph|ts)"\s*:')  # twice: pieces of two events
+_ARG_NUMBERS = ("External id", "correlation", "stream", "device", "bytes")
+_DEVICE_BUCKETS = ("kernel", "copy", "memset")
+
+
+def _escape_bytes(error: UnicodeError) -> tuple[str, int]:
+    # `\\xff` and not U+FFFD: two kernels that differ in one bad byte must not merge.
+    assert isinstance(error, UnicodeDecodeError)
+    bad = error.object[error.start : error.end]
+    return "".join(f"\\\\x{byte:02x}" for byte in bad), error.end
+
+
+codecs.register_error("tracelens-escape", _escape_bytes)
+
+
+def may_be_device_event(span: str) -> bool:
+    """Tell whether a lost event may have been device work: unless its text says otherwise."""
+    phase = re.search(_TEXT_FIELD.format("ph"), span)
+    category = re.search(_TEXT_FIELD.format("cat"), span)
+    if phase is not None and is_phase(phase[1]) and phase[1] != "X":
+        return False
+    return category is None or BUCKETS.get(category[1]) in _DEVICE_BUCKETS
+
+
+def repair(span: str) -> dict[str, object] | None:
+    """Rebuild one damaged event, or return None if it cannot be told what and when it was."""
+    mended = _escape_lone_backslashes(_NO_NUMBER.sub(": null", span))
+    try:
+        value = _DECODER.decode(mended)
+    except (ValueError, RecursionError):
+        return _from_fields(span)
+    return _normalise(value) if isinstance(value, dict) and is_phase(value.get("ph")) else None
+
+
+def _escape_lone_backslashes(text: str) -> str:
+    return _BACKSLASH.sub(lambda match: match[0] if match[1] else r"\\", text)
+
+
+def _unescape(text: str) -> str:
+    """Read a JSON string's inside in which quotes and backslashes may stand unescaped."""
+    quoted = _escape_lone_backslashes(text)
+    quoted = re.sub(r'(\\.)|"', lambda match: match[1] or r"\"", quoted, flags=re.S)
+    try:
+        return str(json.loads(f'"{quoted}"', strict=False))
+    except ValueError:
+        return text
+
+
+def _normalise(event: dict[str, object]) -> dict[str, object]:
+    """Give every known field a type the typed decoder takes; unusable numbers are dropped."""
+    fixed = dict(event)
+    for key in ("ph", "cat", "name"):
+        if key in fixed and not isinstance(fixed[key], str):
+            fixed[key] = json.dumps(fixed[key])
+    for key in ("ts", "dur"):
+        if key in fixed and not _is_number(fixed[key]):
+            del fixed[key]
+    for key in ("pid", "tid"):
+        if key in fixed and not isinstance(fixed[key], (int, str)):
+            fixed[key] = json.dumps(fixed[key])
+    return fixed
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        return False
+    try:
+        return abs(float(value)) < float("inf")
+    except (ValueError, OverflowError):
+        return False
+
+
+def _from_fields(span: str) -> dict[str, object] | None:
+    """Pick the known fields out of an event whose text cannot be parsed."""
+    keys = _ONCE.findall(span)
+    if len(keys) != len(set(keys)):
+        return None
+    event: dict[str, object] = {}
+    for key in ("ph", "cat"):
+        if match := re.search(_TEXT_FIELD.format(key), span):
+            event[key] = match[1]
+    for key in ("ts", "dur", "pid", "tid"):
+        if match := re.search(_NUMBER_FIELD.format(key), span):
+            number = match[1]
+            is_id = key in ("pid", "tid") and number.lstrip("-").isdecimal()
+            event[key] = int(number) if is_id else number  # the decoders are lax
+    if not {"ph", "ts"} <= event.keys() or not is_phase(event["ph"]):
+        return None
+    if event["ph"] == "X" and "cat" not in event:
+        return None
+    event["name"] = _name(span)
+    numbers = {key: re.search(_NUMBER_FIELD.format(key), span) for key in _ARG_NUMBERS}
+    event["args"] = {key: match[1] for key, match in numbers.items() if match}
+    return event
+
+
+def _name(span: str) -> str:
+    start = _NAME.search(span)
+    end = _NAME_END.search(span, start.end()) if start else None
+    return _unescape(span[start.end() : end.start()]) if start and end else ""
+
+
+def encode(event: dict[str, object]) -> bytes:
+    """Write an event as the typed decoder can read it."""
+    text = json.dumps(event, ensure_ascii=False)
+    return _LONE_SURROGATE.sub("\ufffd", text).encode()
