@@ -133,6 +133,7 @@ class Evidence:
             kind: np.flatnonzero(source == kind)
             for kind in ("args", "payload", "record", "operator", "annotation")
         }
+        self.dtype = trace.info.dtype or ""
         self.places = {group.name: group.place for group in trace.info.process_groups}
         thread, start, end = (self.columns[name] for name in ("thread", "start", "end"))
         self.ranges = {
