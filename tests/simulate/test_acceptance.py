@@ -68,7 +68,7 @@ CASES = [
     case(5, dp=8, strategy="zero3", micro_batches=2, tflops=20, drift=100),
     case(3, dp=2, tp=2, strategy="zero3", sequence_parallel=True, torch="2.4"),
     case(0, dp=2, tp=2, per_node=2),
-    case(1, tp=4, sequence_parallel=True, torch="2.4", tflops=20, drift=100),
+    case(1, tp=4, sequence_parallel=True, torch="2.4", tflops=5, drift=100),
     case(2, EXPERTS, dp=4, ep=4, strategy="distributed-optimizer"),
     case(5, EXPERTS, dp=4, ep=2, tp=2, sequence_parallel=True, torch="2.4"),
     case(1, dp=2, cp=2, strategy="distributed-optimizer"),
