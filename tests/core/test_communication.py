@@ -314,7 +314,3 @@ class TestContext:
         trace = Trace().mark("early", 0, 10).mark("late", 900, 10)
         trace.mark("elsewhere", 0, 1000, thread=7).all_gather(500, 60, 8)
         assert [o.mark for o in identified(trace).operations] == [""]
-
-    def test_a_thread_without_ranges_has_those_of_the_main_thread(self) -> None:
-        trace = Trace().mark("backward", 0, 1000, thread=7).all_gather(500, 60, 8)
-        assert [o.mark for o in identified(trace).operations] == ["backward"]
