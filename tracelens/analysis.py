@@ -6,17 +6,15 @@ import math
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from tracelens import (
-    blame,
     breakdown,
     causes,
     collectives,
     contention,
     dimensions,
+    exposed_wait,
     links,
     network_cards,
     nodes,
@@ -24,6 +22,7 @@ from tracelens import (
     parallelism,
     pipeline,
     roles,
+    stragglers,
     topology,
     traffic,
     untyped,
@@ -33,6 +32,7 @@ from tracelens import (
 )
 from tracelens.attribution import combine
 from tracelens.findings import Network, find
+from tracelens.joined_notices import joined_notices
 from tracelens.model import result
 from tracelens.model.trace import NONE
 from tracelens.notices import notice
@@ -41,8 +41,11 @@ from tracelens.reduction import CLASS_NAMES
 from tracelens.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
+    from tracelens.clocks import Clocks
     from tracelens.idle import IdleCauses
     from tracelens.intervals import Ints
     from tracelens.model.result import Notice
@@ -80,14 +83,16 @@ def analyse(
     layout = _parallelism(found, dims, given, combined=combined)
     counted = {id(rank) for rank in run.counted}
     waits = waiting.observe(run, table)
-    dimension = dimensions.of_rows(table, roled)
+    cuts = exposed_wait.cuts_of(run, table, waits)
+    dimension = exposed_wait.by_cycle(run, dimensions.of_rows(table, roled))
     by_dimension = {
-        id(rank): dimensions.sums(rank, table, waits, dimension) for rank in run.counted
+        id(rank): dimensions.sums(rank, cuts[rank.rank], dimension[rank.rank])
+        for rank in run.counted
     }
     ranks = [
         _rank(
             rank,
-            _split_of(table, waits, rank) if id(rank) in counted else None,
+            _split_of(rank, cuts) if id(rank) in counted else None,
             waits,
             by_dimension.get(id(rank), {}),
         )
@@ -98,8 +103,8 @@ def analyse(
     groups = collectives.group_results(table, roled, located)
     contended = _contention(run)
     pipes = pipeline.observe(run, table, roled.role, waits.clocks)
-    charged = blame.charge(run, table, waits)
-    late = causes.explained(waiting.stragglers(waits, _recorded(run), charged), ranks)
+    blamed = stragglers.blame(table, waits, exposed_wait.losses(run, cuts))
+    late = causes.explained(stragglers.stragglers(blamed, _recorded(run)), ranks)
     facts = _facts(run)
     network = Network(rows, groups, peaks.described(), contended)
     return result.Analysis(
@@ -115,7 +120,7 @@ def analyse(
                 *notices,
                 *run.notices,
                 *_run_notices(run, table, facts),
-                *_clock_notices(waits),
+                *joined_notices(run, table, waits),
                 *_layout_notices(given, run),
                 *located_notices,
                 *([notice("type-concluded", count=concluded)] if concluded else []),
@@ -148,10 +153,8 @@ def _final_kinds(
 _Split = dict[tuple[int, int], "Ints"]
 
 
-def _split_of(
-    table: operations_table.OperationsTable, waits: waiting.Waiting, rank: RankRun
-) -> _Split:
-    return waiting.exposed_wait(rank, waiting.cuts_of(table.frame, waits, rank.rank))
+def _split_of(rank: RankRun, cuts: exposed_wait.ByCycle) -> _Split:
+    return exposed_wait.exposed_wait(rank, cuts[rank.rank])
 
 
 def _recorded(run: Run) -> int:
@@ -171,7 +174,7 @@ def _rank(
         rank=rank.rank,
         files=[cycle.info.path for cycle in rank.cycles],
         partial=rank.partial,
-        clock_offset_ns=waits.clocks.offset_ns.get(rank.rank) if split is not None else None,
+        **_clock(waits.clocks, rank.rank if split is not None else None),
         devices=[
             _device(rank, process, device, split or {}, by_dimension) for process, device in keys
         ],
@@ -179,6 +182,17 @@ def _rank(
         host=rank.cycles[0].info.host,
         in_means=split is not None,
     )
+
+
+def _clock(clocks: Clocks, rank: int | None) -> dict[str, Any]:
+    """Return the clock's fields of a rank; all are None where nothing is known of it."""
+    tables: dict[str, Mapping[int, float]] = {
+        "clock_offset_ns": clocks.offset_ns,
+        "clock_drift_ppm": clocks.drift_ppm,
+        "clock_median_ns": clocks.rank_median_ns,
+        "clock_residual_ns": clocks.rank_residual_ns,
+    }
+    return {name: None if rank is None else table.get(rank) for name, table in tables.items()}
 
 
 def _device(
@@ -349,31 +363,6 @@ def _layout_notices(given: Given, run: Run) -> list[Notice]:
         return []
     layout = ", ".join(f"{name} {size}" for name, size in given.dims.items())
     return [notice("layout-mismatch", layout=layout, product=product, world=world)]
-
-
-def _clock_notices(waits: waiting.Waiting) -> list[Notice]:
-    """Say how far clocks can be trusted, or why waiting is unknown."""
-    if not waits.clocks.offset_ns or (waits.wait_ns == NONE).all():
-        return [notice("wait-unknown")]
-    found = []
-    residual = waits.clocks.residual_ns
-    if len(residual):
-        largest = max(abs(offset) for offset in waits.clocks.offset_ns.values())
-        found.append(
-            notice(
-                "clocks-aligned",
-                largest=f"{largest / 1000:.1f}",
-                median=f"{np.median(residual) / 1000:.1f}",
-                high=f"{np.percentile(residual, 95) / 1000:.1f}",
-            )
-        )
-    if len(set(waits.clocks.component.values())) > 1:
-        found.append(notice("clocks-apart", count=len(set(waits.clocks.component.values()))))
-    if waits.implausible:
-        found.append(notice("implausible-matches", count=waits.implausible))
-    if waits.incomplete:
-        found.append(notice("wait-lower-bound", count=waits.incomplete))
-    return found
 
 
 def _run_notices(

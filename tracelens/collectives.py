@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens import bandwidth, latency
+from tracelens.matching import CONFIDENCES, NOT_COLLECTIVE
 from tracelens.model.result import CollectiveResult, GroupResult, RankVolume, StepBytes
 from tracelens.model.trace import NONE
 from tracelens.operations import OPERATIONS
+from tracelens.transfer_estimate import estimate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from tracelens.model.result import Confidence
     from tracelens.nodes import Nodes
     from tracelens.operations_table import MergedGroup, OperationsTable
+    from tracelens.transfer_estimate import Estimate
     from tracelens.waiting import Waiting
 
 
@@ -54,7 +57,8 @@ def collective_results(
     table: OperationsTable, kinds: pd.Series, waiting: Waiting, peaks: Peaks
 ) -> list[CollectiveResult]:
     """Aggregate all operations; numbers are means per member rank that is present."""
-    frame = table.frame.assign(kind=kinds, wait_ns=waiting.wait_ns)
+    confidence = waiting.joined.matching.confidence
+    frame = table.frame.assign(kind=kinds, wait_ns=waiting.wait_ns, confidence=confidence)
     fits = latency.fit_all(frame, waiting.wait_ns) if waiting.times_are_the_devices else {}
     results = []
     for key, rows in frame.groupby(["group", "op", "dtype", "kind"]):
@@ -83,6 +87,7 @@ def _collective(
     complete = rows[rows["complete"].to_numpy(bool)]
     timed = bool((rows["start"] != NONE).any())
     unknown = int((rows["message_bytes"] == NONE).sum())
+    guess = _estimate(rows, group, members)
     matched = rows[rows["wait_ns"] != NONE]
     rates = bandwidth.measure(matched, fitted)
     return CollectiveResult(
@@ -113,13 +118,30 @@ def _collective(
         by_rank={rank: _of_rank(rows[rows["rank"] == rank]) for rank in members},
         sources=sorted(set(rows["source"])),
         kind=kind,
+        matched_calls=_matched(matched, len(members)),
         link_peak_gbps=peak,
         busbw_of_link_pct=_percent(rates.busbw_gbps, peak),
         large_busbw_gbps=rates.large_busbw_gbps,
         half_bandwidth_bytes=rates.half_bandwidth_bytes,
         latency_bound_calls_pct=rates.latency_bound_calls_pct,
         latency_bound_time_pct=rates.latency_bound_time_pct,
+        transfer_estimate_ns=guess.transfer_ns if guess else None,
+        busbw_estimate_gbps=guess.busbw_gbps if guess else None,
     )
+
+
+def _matched(matched: pd.DataFrame, members: int) -> dict[str, float]:
+    """Count the matched calls per member by confidence, the surest first."""
+    counts = np.bincount(matched["confidence"].to_numpy(np.int64), minlength=len(CONFIDENCES))
+    return {name: int(n) / members for name, n in zip(CONFIDENCES, counts, strict=True) if n}
+
+
+def _estimate(rows: pd.DataFrame, group: MergedGroup, members: list[int]) -> Estimate | None:
+    """Estimate transfer where no other member's trace is there to tell it."""
+    alone = len(members) == 1 and group.size != 1
+    if not alone or rows["op"].to_numpy(np.int64)[0] in NOT_COLLECTIVE:
+        return None
+    return estimate(rows)
 
 
 def _percent(part: float | None, whole: float | None) -> float | None:

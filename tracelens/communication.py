@@ -54,6 +54,7 @@ class Operation:
     root: int | None = None
     peer: int | None = None
     seq: int | None = None
+    comms_id: int | None = None
     tensors: int | None = None
     dimensions: int | None = None
     thread: int | None = None  # the host thread that launched it
@@ -135,6 +136,7 @@ class Evidence:
             kind: np.flatnonzero(source == kind)
             for kind in ("args", "payload", "record", "operator", "annotation")
         }
+        self.dtype = trace.info.dtype or ""
         self.places = {group.name: group.place for group in trace.info.process_groups}
         thread, start, end = (self.columns[name] for name in ("thread", "start", "end"))
         self.ranges = {
@@ -468,6 +470,7 @@ _NUMBERS = (
     "root",
     "peer",
     "seq",
+    "comms_id",
     "tensors",
     "dimensions",
     "group_size",

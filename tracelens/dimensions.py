@@ -15,7 +15,7 @@ from tracelens.model.trace import NONE
 from tracelens.operations import CODE, OPERATIONS, RECV, SEND, SEND_RECV
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tracelens.operations_table import OperationsTable
     from tracelens.reduction import RankReduction
     from tracelens.run import RankRun
-    from tracelens.waiting import Waiting
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "other")
 _OF_ROLE = {
@@ -61,25 +60,18 @@ def of_rows(table: OperationsTable, roles: Roles) -> Ints:
     return np.where(between, DIMENSIONS.index("pp"), found)
 
 
-def sums(rank: RankRun, table: OperationsTable, waits: Waiting, dimension: Ints) -> Sums:
+def sums(rank: RankRun, cuts: Sequence[Ints], dimension: Sequence[Ints]) -> Sums:
     """Sum a rank's exposed time by operation and dimension over the steps of its mean.
 
     Args:
         rank: The rank.
-        table: The operations.
-        waits: When the last member of each arrived.
-        dimension: From `of_rows`.
+        cuts: Per cycle and operation when the last member arrived, from `exposed_wait.cuts_of`.
+        dimension: Its dimension likewise, from `of_rows`.
     """
-    frame = table.frame
-    base = frame["start_ns"].to_numpy(np.int64) - frame["start"].to_numpy(np.int64)
-    cut = np.where(waits.cut == NONE, NONE, waits.cut - base)
-    mine = (frame["rank"] == rank.rank).to_numpy()
-    cycle_of = frame["cycle"].to_numpy(np.int64)
     result: Sums = {}
     for number, cycle in enumerate(rank.cycles):
-        of_cycle = mine & (cycle_of == number)
         kept = [rank.in_mean.get((number, at), False) for at in range(_steps(cycle))]
-        for key, part in _cycle_sums(cycle, kept, cut[of_cycle], dimension[of_cycle]).items():
+        for key, part in _cycle_sums(cycle, kept, cuts[number], dimension[number]).items():
             result[key] = result[key] + part if key in result else part
     return result
 
@@ -123,16 +115,29 @@ def split(breakdown: Breakdown | None, found: NDArray[np.int64] | None) -> Break
     transfer = breakdown.transfer_by_op_ns
     return dataclasses.replace(
         breakdown,
-        transfer_by_dimension_ns=None if transfer is None else _by_dimension(transfer, found[0]),
-        exposed_unsplit_by_dimension_ns=_by_dimension(breakdown.exposed_unsplit_by_op_ns, found[1]),
+        transfer_by_dimension_ns=None if transfer is None else _by_dimension(transfer, found, 0),
+        exposed_unsplit_by_dimension_ns=_by_dimension(breakdown.exposed_unsplit_by_op_ns, found, 1),
     )
 
 
-def _by_dimension(by_op: Mapping[str, int], found: NDArray[np.int64]) -> dict[str, int]:
+def _by_dimension(by_op: Mapping[str, int], found: NDArray[np.int64], kind: int) -> dict[str, int]:
     totals = np.zeros(len(DIMENSIONS), np.int64)
     for op, time in by_op.items():
-        totals += _apportioned(time, found[OPERATIONS.index(op)])
+        totals += _apportioned(time, _weights(OPERATIONS.index(op), found, kind))
     return {name: int(t) for name, t in zip(DIMENSIONS, totals, strict=True) if t}
+
+
+def _weights(op: int, found: NDArray[np.int64], kind: int) -> Ints:
+    """Return the shares of the dimensions in an operation's time.
+
+    A kernel that sends and receives is an operation of its own name, its messages have theirs.
+    """
+    own: Ints = found[kind, op]
+    if own.any() or op not in _MESSAGES:
+        return own
+    messages = found[:, _MESSAGES].sum(axis=1)
+    pooled: Ints = messages[kind] if messages[kind].any() else messages.sum(axis=0)
+    return pooled
 
 
 def _apportioned(total: int, weights: Ints) -> Ints:

@@ -180,12 +180,21 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "clocks-aligned": NoticeKind(
         "info",
-        "clocks were aligned on the ends of matched collectives: offsets up to {largest} us; after "
-        "that ends agree within {median} us (median) and {high} us (95 %)",
+        "clocks were aligned on the ends of matched collectives: offsets up to {largest} us"
+        "{drift}; after that ends agree within {median} us (median) and {high} us (95 %)",
     ),
     "clocks-apart": NoticeKind(
         "info",
         "the ranks fall into {count} sets without a common collective: times compare within a set",
+    ),
+    "mixed-runs": NoticeKind(
+        "warning",
+        "{others} cannot be of one run with {first}: {why}; no collective is matched between them",
+    ),
+    "uncertain-matches": NoticeKind(
+        "warning",
+        "{count} of {matched} matched collectives could be told from their neighbours neither by "
+        "number nor by size nor by time: their waiting may be that of other calls",
     ),
     "implausible-matches": NoticeKind(
         "warning",
@@ -199,8 +208,8 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "wait-lower-bound": NoticeKind(
         "info",
-        "{count} matched collective{s} with members that have no trace: the last arrival may be "
-        "one of theirs, so waiting is a lower bound there",
+        "{count} matched collective{s} with members whose call is in no trace: the last arrival "
+        "may be one of theirs, so waiting is a lower bound there",
     ),
     "host-shared": NoticeKind(
         "info",

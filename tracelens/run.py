@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracelens.reduction import RankReduction
 
 _SLOW_FIRST_STEP = 1.2
-_SAME_RUN_NS = 10 * 60 * 10**9  # clocks of hosts may be minutes apart
+SAME_RUN_NS = 10 * 60 * 10**9  # clocks of hosts may be minutes apart
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ def _apart_in_time(run: Run) -> list[Notice]:
     """Say if ranks were recorded at different times: then they are ranks of different runs."""
     spans = [(r.cycles[0].first_ns, r.cycles[-1].last_ns) for r in run.ranks if r.counted]
     gap = max(first for first, _ in spans) - min(last for _, last in spans)
-    if gap <= _SAME_RUN_NS:
+    if gap <= SAME_RUN_NS:
         return []
     return [notice("different-times", minutes=f"{gap / 60e9:,.0f}")]
 

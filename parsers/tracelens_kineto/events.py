@@ -89,6 +89,7 @@ class CommArgs(msgspec.Struct, gc=False):
     source_rank: Number = msgspec.field(name="Src Rank", default=None)
     target_rank: Number = msgspec.field(name="Dst Rank", default=None)
     seq: Number = msgspec.field(name="Seq", default=None)
+    comms_id: int | str | None = msgspec.field(name="Comms Id", default=None)
 
 
 class KernelArgs(CommArgs, gc=False):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tracelens import blame, load, operations_table, waiting
+from tracelens import exposed_wait, load, operations_table, stragglers, waiting
 from tracelens.reduction import reduce_rank
 from tracelens.run import assemble
 from tracelens.simulate import Machine, kineto
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tracelens.waiting import Waiting
+    from numpy.typing import NDArray
+
+    from tracelens.operations_table import OperationsTable
+    from tracelens.stragglers import Blame
+
+Charges = dict[tuple[int, ...], dict[int, float]]
 
 US = 1000
 MACHINE = Machine(
@@ -50,8 +55,13 @@ def meet(script: Script, group: int, elements: int = 4096) -> None:
 
 def charged(
     write: Callable[[Script], None], folder: Path, steps: int = 3
-) -> tuple[dict[tuple[int, ...], dict[int, int]], Waiting]:
-    """Run a script on four ranks, record it with wrong clocks; return what is charged per group."""
+) -> tuple[Charges, Charges, Charges]:
+    """Run a script on four ranks and record it with wrong clocks.
+
+    Returns:
+        Per group and rank the waiting for its own doing, that for it in all, and what it is charged
+        with in the end.
+    """
     scripts = [Script(rank, MACHINE, Chance(MACHINE, 0, rank)) for rank in range(4)]
     for script in scripts:
         for step in range(steps):
@@ -70,8 +80,24 @@ def charged(
     run = assemble([reduce_rank(trace) for trace in load(folder)])
     table = operations_table.build(run)
     seen = waiting.observe(run, table)
-    found = blame.charge(run, table, seen)
-    return {table.groups[group].ranks or (): ranks for group, ranks in found.items()}, seen
+    losses = exposed_wait.losses(run, exposed_wait.cuts_of(run, table, seen))
+    found = stragglers.blame(table, seen, losses)
+    numbers = (found.own_ns, found.waited_ns, found.charged_ns)
+    own, caused, in_the_end = (by_group(table, found, one) for one in numbers)
+    return own, caused, in_the_end
+
+
+def by_group(table: OperationsTable, found: Blame, numbers: NDArray[Any]) -> Charges:
+    sums: Charges = {}
+    for group, rank, number in zip(found.group, found.latest, numbers, strict=True):
+        if number:
+            ranks = sums.setdefault(table.groups[group].ranks or (), {})
+            ranks[int(rank)] = ranks.get(int(rank), 0) + float(number)
+    return sums
+
+
+def whole(charges: Charges) -> float:
+    return sum(sum(ranks.values()) for ranks in charges.values())
 
 
 def test_a_rank_that_a_peer_held_up_is_not_charged(tmp_path: Path) -> None:
@@ -82,12 +108,14 @@ def test_a_rank_that_a_peer_held_up_is_not_charged(tmp_path: Path) -> None:
         meet(script, 1 if script.rank < 2 else 2)
         meet(script, 3 + script.rank % 2)
 
-    found, seen = charged(write, tmp_path)
+    found, caused, in_the_end = charged(write, tmp_path)
     assert found[2, 3] == {3: pytest.approx(3 * 200 * US, rel=0.01)}
     assert found[1, 3] == {3: pytest.approx(3 * 200 * US, rel=0.01)}
     # All the waiting for 2 is there, and none is its own doing.
-    assert 2 in {rank for ranks in seen.caused.values() for rank in ranks}
+    assert caused[0, 2] == {2: pytest.approx(3 * 200 * US, rel=0.01)}
     assert found.get((0, 2), {}).get(2, 0) < 3 * US
+    assert in_the_end[2, 3] == {3: pytest.approx(3 * 400 * US, rel=0.01)}
+    assert whole(in_the_end) == pytest.approx(whole(caused))
 
 
 def test_a_rank_that_waited_and_dawdled_is_charged_with_its_own_part(tmp_path: Path) -> None:
@@ -97,8 +125,10 @@ def test_a_rank_that_waited_and_dawdled_is_charged_with_its_own_part(tmp_path: P
         compute(script, 80 if script.rank == 2 else 30)
         meet(script, 3 + script.rank % 2)
 
-    found, _ = charged(write, tmp_path)
+    found, caused, in_the_end = charged(write, tmp_path)
+    assert caused[0, 2] == {2: pytest.approx(3 * 250 * US, rel=0.02)}
     assert found[0, 2] == {2: pytest.approx(3 * 50 * US, rel=0.02)}
+    assert in_the_end[2, 3] == {3: pytest.approx(3 * 400 * US, rel=0.02)}
 
 
 def test_waiting_for_a_message_excuses_too(tmp_path: Path) -> None:
@@ -113,10 +143,11 @@ def test_waiting_for_a_message_excuses_too(tmp_path: Path) -> None:
         compute(script, 100)
         meet(script, 3 + script.rank % 2)
 
-    found, seen = charged(write, tmp_path)
+    found, caused, in_the_end = charged(write, tmp_path)
     assert found[0, 2] == {2: pytest.approx(3 * 250 * US, rel=0.01)}
     assert found.get((1, 3), {}).get(3, 0) < 3 * US
-    assert sum(map(len, seen.caused.values())) > len(found)
+    assert caused[1, 3][3] > 3 * 200 * US
+    assert whole(in_the_end) == pytest.approx(whole(found), rel=0.01)
 
 
 def test_stages_that_end_later_are_not_charged(tmp_path: Path) -> None:
@@ -131,16 +162,16 @@ def test_stages_that_end_later_are_not_charged(tmp_path: Path) -> None:
         if first:
             compute(script, 200 + script.rank)  # no two at the same nanosecond
 
-    found, seen = charged(write, tmp_path)
-    waited = sum(sum(ranks.values()) for ranks in seen.caused.values())
-    assert waited > 3 * 200 * US
-    assert sum(sum(ranks.values()) for ranks in found.values()) < 0.03 * waited
+    found, caused, in_the_end = charged(write, tmp_path)
+    assert whole(caused) > 3 * 200 * US
+    assert whole(found) < 0.03 * whole(caused)
+    assert whole(in_the_end) < 0.03 * whole(caused)
 
 
 def test_without_other_groups_everything_is_its_own_doing(tmp_path: Path) -> None:
     def write(script: Script) -> None:
         compute(script, 300 if script.rank == 1 else 100)
 
-    found, seen = charged(write, tmp_path)
+    found, caused, in_the_end = charged(write, tmp_path)
     assert found == {(0, 1, 2, 3): {1: pytest.approx(3 * 3 * 200 * US, rel=0.01)}}
-    assert seen.caused[0][1] == pytest.approx(found[0, 1, 2, 3][1], rel=0.01)
+    assert found == caused == in_the_end

@@ -8,7 +8,7 @@ from builders import Group, Trace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens import dimensions, waiting
+from tracelens import dimensions, exposed_wait, waiting
 from tracelens.collectives import Roles
 from tracelens.dimensions import DIMENSIONS, _apportioned
 from tracelens.model.result import Breakdown
@@ -56,7 +56,10 @@ def found(run: Run, rank: int = 0) -> np.ndarray:
         {group.index: "high" for group in table.groups},
     )
     waits = waiting.observe(run, table)
-    sums = dimensions.sums(run.counted[rank], table, waits, dimensions.of_rows(table, roles))
+    cuts = exposed_wait.cuts_of(run, table, waits)
+    of_rows = exposed_wait.by_cycle(run, dimensions.of_rows(table, roles))
+    counted = run.counted[rank]
+    sums = dimensions.sums(counted, cuts[counted.rank], of_rows[counted.rank])
     [only] = sums.values()
     return only
 
@@ -90,11 +93,20 @@ def test_the_breakdowns_own_numbers_are_what_is_split() -> None:
     sums[0, CODE["all_gather"]] = [50, 0, 0, 0, 0, 0]
     sums[1, CODE["send"]] = [0, 0, 7, 0, 0, 0]
     got = dimensions.split(
-        breakdown({"all_reduce": 201, "all_gather": 25}, {"send": 4, "recv": 3}), sums
+        breakdown({"all_reduce": 201, "all_gather": 25}, {"send": 4, "broadcast": 3}), sums
     )
     assert got is not None
     assert got.transfer_by_dimension_ns == {"dp": 50 + 25, "tp": 151}
     assert got.exposed_unsplit_by_dimension_ns == {"pp": 4, "other": 3}
+
+
+def test_a_kernel_that_sends_and_receives_is_for_what_its_messages_are_for() -> None:
+    sums = np.zeros((2, len(OPERATIONS), len(DIMENSIONS)), np.int64)
+    sums[0, CODE["recv"]] = [0, 0, 3, 0, 1, 0]
+    got = dimensions.split(breakdown({"send_recv": 40}, {"send_recv": 8}), sums)
+    assert got is not None
+    assert got.transfer_by_dimension_ns == {"pp": 30, "cp": 10}
+    assert got.exposed_unsplit_by_dimension_ns == {"pp": 6, "cp": 2}
 
 
 def test_what_is_not_known_stays_unknown() -> None:

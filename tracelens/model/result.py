@@ -223,6 +223,9 @@ class RankResult:
     top_kernels: list[KernelResult]
     host: str | None = None
     in_means: bool = True
+    clock_drift_ppm: float | None = None
+    clock_median_ns: int | None = None
+    clock_residual_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +321,11 @@ class RankVolume:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveResult:
-    """All calls of one (group, op, dtype); numbers are means per member rank that is present."""
+    """All calls of one (group, op, dtype); numbers are means per member rank that is present.
+
+    `matched_calls` is how many were matched, by confidence. The estimates are of one rank's trace:
+    what its calls would take if all were as fast as the fastest of their size.
+    """
 
     group: str
     op: str
@@ -343,6 +350,9 @@ class CollectiveResult:
     by_rank: dict[int, RankVolume]
     sources: list[str] = field(default_factory=list)
     kind: str = "unknown"  # parameters | activations | other | unknown
+    matched_calls: dict[str, float] = field(default_factory=dict)
+    transfer_estimate_ns: int | None = None
+    busbw_estimate_gbps: float | None = None
     link_peak_gbps: float | None = None
     busbw_of_link_pct: float | None = None
     large_busbw_gbps: float | None = None
@@ -461,8 +471,12 @@ class Lateness:
 class Straggler:
     """A rank the others wait for.
 
-    `share_of_wait_pct` is its share of all waiting in the run; `cause` is what its mean step has
-    more of than the others': host (idle until the host launches), compute, or None.
+    `wait_caused_ns` is what its own pace costs the others, directly or through ranks that waited
+    for it; `share_of_wait_pct` its share of all waiting in the run. `groups` are those it is late
+    in.
+    `persistent` tells whether that is so in most of the `steps`, or in a few; None with less than
+    two. `cause` is what its mean step has more of than the others': host (idle until the host
+    launches), compute, or None.
     """
 
     rank: int
@@ -471,6 +485,10 @@ class Straggler:
     wait_caused_ns: int
     share_of_wait_pct: float | None = None
     cause: str | None = None  # host | compute
+    groups: list[str] = field(default_factory=list)
+    late_steps: int | None = None
+    steps: int | None = None
+    persistent: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

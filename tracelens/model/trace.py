@@ -78,6 +78,7 @@ COMMUNICATIONS = {
     "root": INT,  # group rank of root or peer (the args' "Rank")
     "peer": INT,  # global rank of the peer (send/recv)
     "seq": INT,
+    "comms_id": INT,  # equal on all members of one operation, and on nothing else
     "tensors": INT,  # how many tensors one list operation carries
     "dimensions": INT,  # of the (first) tensor: a flat bucket has one, an activation more
 }
