@@ -153,6 +153,7 @@ def _info(
         device_names={ordinal: name for ordinal, (_, name) in gpus.items() if name},
         process_groups=(*mark.groups, *talk.groups),
         nccl_version=payloads.nccl_version(export.tables),
+        dtype=mark.dtype,
         simulated=found.simulated,
         untimed={(pid, ordinal): count for ordinal, count in rows.untimed.items()},
         notices=tuple(_notices(path.name, rank.rank, rows, talk, described=described)),
