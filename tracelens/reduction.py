@@ -144,6 +144,7 @@ class _View:
     launch: Ints
     launch_end: Ints
     owner: Ints
+    stream: Ints | None = None
 
 
 def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankReduction:
@@ -189,6 +190,7 @@ def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
                 launch,
                 launch_end,
                 identified.owner[rows],
+                events["stream"].to_numpy()[rows],
             )
         )
     return views
@@ -322,7 +324,9 @@ class _Reducer:
         timeline = view.timeline
         if self.is_host:
             return steps.host_windows(self.marks, timeline.start, view.launch)
-        return steps.device_windows(self.marks, timeline.start, timeline.end, view.launch)
+        return steps.device_windows(
+            self.marks, timeline.start, timeline.end, view.launch, view.stream
+        )
 
     def _steps(self, view: _View, parts: Unions, windows: steps.Windows) -> list[StepReduction]:
         lost_in = steps.launching_step(self.marks, self.lost)
