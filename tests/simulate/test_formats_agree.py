@@ -21,8 +21,10 @@ from tracelens.simulate import kineto, nsight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tracelens.model.result import Analysis
+    from tracelens.simulate.recording import Recording
 
 # What formats say in their own words, or only one of them says: names, no numbers.
 OWN_WORDS = re.compile(
@@ -67,7 +69,7 @@ def codes(analysis: Analysis) -> list[str]:
     return sorted(notice.code for notice in analysis.notices)
 
 
-WRITERS = {
+WRITERS: dict[str, Callable[[Recording, Path], list[Path]]] = {
     **{torch: functools.partial(kineto.write, torch=torch) for torch in kineto.SCHEMAS},
     "nsight": nsight.write,
     "nothing but NCCL": functools.partial(
