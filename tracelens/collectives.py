@@ -17,6 +17,7 @@ from tracelens.transfer_estimate import estimate
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.intervals import Ints
     from tracelens.latency import Fit
     from tracelens.links import Peaks
     from tracelens.model.result import Confidence
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
     from tracelens.operations_table import MergedGroup, OperationsTable
     from tracelens.transfer_estimate import Estimate
     from tracelens.waiting import Waiting
+
+
+_COLUMNS = (
+    *("rank", "group", "op", "dtype", "source", "start", "complete"),
+    *("buffer_bytes", "message_bytes", "message_elements", "wire_bytes"),
+    *("time_ns", "time_in_mean_ns", "exposed_ns", "exposed_in_mean_ns"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,9 @@ def collective_results(
 ) -> list[CollectiveResult]:
     """Aggregate all operations; numbers are means per member rank that is present."""
     confidence = waiting.joined.matching.confidence
-    frame = table.frame.assign(kind=kinds, wait_ns=waiting.wait_ns, confidence=confidence)
+    frame = table.frame[[*_COLUMNS]].assign(
+        kind=kinds, wait_ns=waiting.wait_ns, confidence=confidence
+    )
     fits = latency.fit_all(frame, waiting.wait_ns) if waiting.times_are_the_devices else {}
     results = []
     for key, rows in frame.groupby(["group", "op", "dtype", "kind"]):
@@ -115,7 +125,7 @@ def _collective(
         algbw_gbps=rates.algbw_gbps,
         alpha_us=fitted.alpha_us if fitted else None,
         beta_gbps=fitted.beta_gbps if fitted else None,
-        by_rank={rank: _of_rank(rows[rows["rank"] == rank]) for rank in members},
+        by_rank=_by_rank(rows, members),
         sources=sorted(set(rows["source"])),
         kind=kind,
         matched_calls=_matched(matched, len(members)),
@@ -150,17 +160,25 @@ def _percent(part: float | None, whole: float | None) -> float | None:
 
 def _members(table: OperationsTable, group: MergedGroup, rows: pd.DataFrame) -> list[int]:
     calling = set(rows["rank"])
-    present = [rank for rank in table.complete_steps if group.ranks and rank in group.ranks]
-    return sorted(calling | set(present))
+    return sorted(calling | (set(group.ranks or ()) & table.complete_steps.keys()))
 
 
-def _of_rank(rows: pd.DataFrame) -> RankVolume:
-    return RankVolume(len(rows), _mean(rows["message_bytes"], 1), _mean(rows["wire_bytes"], 1))
+def _by_rank(rows: pd.DataFrame, members: list[int]) -> dict[int, RankVolume]:
+    rank, message, wire = (
+        rows[name].to_numpy(np.int64) for name in ("rank", "message_bytes", "wire_bytes")
+    )
+    order = np.argsort(rank, kind="stable")
+    bounds = np.searchsorted(rank[order], members, side="right")
+    parts = np.split(order, bounds[:-1])
+    return {
+        member: RankVolume(len(part), _mean(message[part], 1), _mean(wire[part], 1))
+        for member, part in zip(members, parts, strict=True)
+    }
 
 
-def _mean(values: pd.Series, divisor: int) -> int | None:
+def _mean(values: pd.Series | Ints, divisor: int) -> int | None:
     """Average what is known; None if nothing is (the unknown calls are counted beside it)."""
-    numbers = values.to_numpy(np.int64)
+    numbers = np.asarray(values, np.int64)
     known = numbers[numbers != NONE]
     if not divisor or (len(numbers) and not len(known)):
         return None
