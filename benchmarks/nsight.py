@@ -34,6 +34,12 @@ _EPOCH = 1_780_000_000 * 10**9
 _NCCL_DOMAIN = 1
 _COMMUNICATOR = 0x8A10BB22C215AD84
 _SCHEMA = 1 << 24
+_ID_FIELD, _SIZE_FIELD = ("NCCL communicator ID", 18, None), ("Message size [bytes]", 22, 8)
+_PAYLOADS: dict[int, tuple[int, list[tuple[str, int, int | None]]]] = {
+    4: (16, [_ID_FIELD, _SIZE_FIELD]),
+    7: (24, [_ID_FIELD, _SIZE_FIELD, ("Reduction operation", _SCHEMA + 16, 16)]),
+    11: (24, [_ID_FIELD, ("No. of ranks", 5, 8), ("Rank", 5, 12), ("CUDA device", 5, 16)]),
+}
 _KERNEL = (
     "start end deviceId contextId greenContextId streamId correlationId globalPid demangledName"
     " shortName mangledName launchType cacheConfig registersPerThread gridX gridY gridZ blockX"
@@ -63,6 +69,7 @@ _COLUMNS = {
 _NAMES = (
     "cudaLaunchKernel_v7000",
     "cuLaunchKernelEx",
+    "ncclCommInitRankConfig",
     "ncclAllGather",
     "ncclReduceScatter",
     "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)",
@@ -94,11 +101,10 @@ class Plan:
     @property
     def message_bytes(self) -> int:
         """Bytes a rank gathers and scatters in a step, full buffers."""
-        return self.layers * (2 * _GATHERED + _SCATTERED)
+        return self.layers * (2 * _GATHERED + _SCATTERED) * self.processes
 
 
-_SHARD = 25_165_824
-_GATHERED, _SCATTERED = 8 * _SHARD, 8 * 2 * _SHARD
+_GATHERED, _SCATTERED = 25_165_824, 2 * 25_165_824  # bytes of one rank's part
 
 
 class _Process(NamedTuple):
@@ -155,10 +161,9 @@ def _add_facts(database: sqlite3.Connection, plan: Plan) -> None:
     for rank in range(plan.processes):
         _fill(database, "TARGET_INFO_GPU", [(rank, "NVIDIA H100 80GB HBM3", rank)])
         _fill(database, "TARGET_INFO_CUDA_DEVICE", [(rank, rank, _Process(rank).pid)])
-        for schema, size in ((_SCHEMA + 4, 16), (_SCHEMA + 7, 24)):
+        for number, (size, fields) in _PAYLOADS.items():
+            schema = _SCHEMA + number
             _fill(database, "NVTX_PAYLOAD_SCHEMAS", [(_NCCL_DOMAIN, schema, size)])
-            fields = [("NCCL communicator ID", 18, None), ("Message size [bytes]", 22, 8)]
-            fields += [("Reduction operation", _SCHEMA + 16, 16)] if size == 24 else []
             for index, (name, kind, offset) in enumerate(fields):
                 row = (_NCCL_DOMAIN, schema, index, kind, name, offset)
                 _fill(database, "NVTX_PAYLOAD_SCHEMA_ENTRIES", [row])
@@ -199,7 +204,13 @@ class _Rows:
             yield
 
     def _domain(self) -> None:
-        self._nvtx(0, None, 75, "NCCL", self.process.main, None, _NCCL_DOMAIN, None)
+        main = self.process.main
+        self._nvtx(0, None, 75, "NCCL", main, None, _NCCL_DOMAIN, None)
+        rank = (self.plan.processes, self.process.rank, self.process.rank)
+        body = struct.pack("<Qiii4x", _COMMUNICATOR, *rank)
+        head = struct.pack("<4Q", _NCCL_DOMAIN, _SCHEMA + 11, len(body), 32)
+        name = _ID["ncclCommInitRankConfig"]
+        self._nvtx(1_000, 2_000_000, 59, None, main, name, _NCCL_DOMAIN, head + body)
 
     def _layer(self, backward: bool) -> None:
         thread = self.process.autograd if backward else self.process.main
@@ -214,7 +225,7 @@ class _Rows:
         length = self.random.randrange(2_000, 9_000)
         self._launch(thread, begin + 700, "cudaLaunchKernel_v7000")
         self.compute = max(self.compute, self.host + 3_000)
-        demangled, short = _ID[_NAMES[8 + number]], _ID[_NAMES[48 + number]]
+        demangled, short = _ID[_NAMES[9 + number]], _ID[_NAMES[49 + number]]
         self._device(self.compute, self.compute + length, 7, demangled, short)
         self.compute += length
         for depth in range(3 if self.random.random() < 0.3 else 2):
@@ -229,7 +240,7 @@ class _Rows:
         full = next(n for n in _NAMES if n.startswith(f"ncclDevKernel_{call}") and "(" in n)
         self._device(start, start + length, 20, _ID[full], _ID[full.partition("(")[0]])
         self.comm = start + length
-        size = _SHARD if schema == 4 else 2 * _SHARD
+        size = _GATHERED if schema == 4 else _SCATTERED
         body = struct.pack("<QQ", _COMMUNICATOR, size) + (bytes(8) if schema == 7 else b"")
         head = struct.pack("<4Q", _NCCL_DOMAIN, _SCHEMA + schema, len(body), 32)
         self._nvtx(

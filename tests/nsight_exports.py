@@ -284,8 +284,8 @@ class Export:
         begin = start - 100 if at is None else at
         self.call(name, begin, 80, pid=pid, tid=tid, **values)
         return self.kernel(
-            kernel or NAMES[name], start, length, at=begin + 20, pid=pid, tid=tid, device=device,
-            stream=stream,
+            kernel or NAMES.get(name, SEND_RECV), start, length, at=begin + 20, pid=pid, tid=tid,
+            device=device, stream=stream,
         )  # fmt: skip
 
     def group(

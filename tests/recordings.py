@@ -37,13 +37,22 @@ RECORD = 21_007  # ... and a record_param_comms
 DELAY = 6_011  # from the launch to the kernel at the earliest
 TRANSFER = 90_013  # of a collective, once all have arrived
 AUTOGRAD = MAIN + 1
-_KERNELS = {
-    "all_reduce": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-    "all_gather": "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-    "reduce_scatter": "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage)",
-    "broadcast": "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+_NAMES = {
+    "all_reduce": "AllReduce_Sum_{type}_RING_LL",
+    "all_gather": "AllGather_RING_LL",
+    "reduce_scatter": "ReduceScatter_Sum_{type}_RING_LL",
+    "broadcast": "Broadcast_RING_LL",
 }
+_TYPES = {"BFloat16": "bf16", "Float": "f32", "Long": "i64"}
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def kernel_of(op: str, dtype: str) -> str:
+    """Return the name of NCCL's kernel, which tells the type of reductions only."""
+    if op not in _NAMES:
+        return SEND_RECV
+    name = _NAMES[op].format(type=_TYPES[dtype])
+    return f"ncclDevKernel_{name}(ncclDevKernelArgsStorage<4096ul>)"
 
 
 def world(size: int) -> Group:
@@ -185,7 +194,7 @@ class Run:
                 rank, op, group, dtype, in_elems, out_elems, in_splits=sent
             )
         self._instance += 1
-        self._together(kernels, _KERNELS.get(op, SEND_RECV), COMMUNICATION_STREAM)
+        self._together(kernels, kernel_of(op, dtype), COMMUNICATION_STREAM)
         return self
 
     def message(self, source: int, target: int, elems: int = 4096, group: int = 0) -> Run:

@@ -29,11 +29,13 @@ RUNS = {
         _ONE, layout=Layout(pp=4), model=_DEEP, schedule="interleaved", virtual_stages=2,
         micro_batches=4,
     ),
-    "3D": replace(
-        _ONE, layout=Layout(dp=2, tp=2, pp=2), strategy="distributed-optimizer", micro_batches=4
+    "3D on two nodes": replace(
+        _ONE, layout=Layout(dp=2, tp=2, pp=2), strategy="distributed-optimizer", micro_batches=4,
+        machine=replace(_MACHINE, gpus_per_node=4),
     ),
     "experts": replace(_ONE, layout=Layout(dp=4, ep=2), model=_EXPERTS),
     "context": replace(_ONE, layout=Layout(dp=2, cp=2)),
+    "without edges": replace(_ONE, layout=Layout(tp=2, pp=2), micro_batches=4, drop_edges=6),
 }  # fmt: skip
 """Options by name."""
 

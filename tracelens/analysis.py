@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from tracelens import (
     dimensions,
     exposed_wait,
     links,
+    network_cards,
     nodes,
     operations_table,
     parallelism,
@@ -129,7 +131,7 @@ def analyse(
         groups=groups,
         collectives=rows,
         parallelism=layout,
-        volumes=compared,
+        volumes=replace(compared, network=network_cards.observe(run, table, located)),
         pipeline=pipes,
         lateness=waiting.lateness(table, waits),
         stragglers=late,

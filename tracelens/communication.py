@@ -128,11 +128,15 @@ class Evidence:
         table = trace.communications
         self.table = table
         self.columns: dict[str, Any] = {name: table[name].to_numpy() for name in table.columns}
+        # What no row says need not be asked for each operation.
+        self.numbers = [name for name in _NUMBERS if (self.columns[name] != NONE).any()]
+        self.texts = [name for name in _TEXTS if any(self.columns[name])]
         source = np.asarray(table["source"].astype(object))
         self.by_source = {
             kind: np.flatnonzero(source == kind)
             for kind in ("args", "payload", "record", "operator", "annotation")
         }
+        self.dtype = trace.info.dtype or ""
         self.places = {group.name: group.place for group in trace.info.process_groups}
         thread, start, end = (self.columns[name] for name in ("thread", "start", "end"))
         self.ranges = {
@@ -177,13 +181,10 @@ class Evidence:
 
     def build(self, rows: Sequence[int], op: str, source: str) -> Operation:
         """Merge rows, strongest first, into one operation."""
-        merged: dict[str, Any] = {}
-        for column in _NUMBERS:
-            value = self._first(column, rows)
-            merged[column] = None if value is None else int(value)
-        if op in _P2P and merged["peer"] is None and merged["root"] is None:
+        merged: dict[str, Any] = {name: self._first(name, rows) for name in self.numbers}
+        if op in _P2P and merged.get("peer") is None and merged.get("root") is None:
             merged["root"] = self._named_peer(rows)
-        for column in _TEXTS:
+        for column in self.texts:
             merged[column] = next((v for row in rows if (v := self.columns[column][row])), "")
         return Operation(op=op, source=source, **merged)
 

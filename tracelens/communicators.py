@@ -67,7 +67,7 @@ def complete(run: Run) -> None:
 
 def _collect(run: Run) -> dict[str, _Communicator]:
     found: dict[str, _Communicator] = defaultdict(_Communicator)
-    for rank in run.counted:
+    for rank in (one for one in run.ranks if one.counted):  # partial ones are members too
         for cycle in rank.cycles:
             for group in cycle.info.process_groups:
                 if group.communicator is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracelens.intervals import Intervals, pieces
+from tracelens.intervals import Intervals, first_started, pieces, union
 from tracelens.model.trace import NONE
 from tracelens.operations import OPERATIONS
 
@@ -77,28 +77,57 @@ def exposed_wait(rank: RankRun, cuts: Sequence[Ints]) -> dict[tuple[int, int], I
 class Losses(NamedTuple):
     """What calls cost their rank, an entry a row of the operations frame.
 
+    A call holds its rank up if it ends while no compute runs. Of several in flight the last one to
+    end before compute goes on holds it up; one that compute does not wait for costs nothing.
+
     Attributes:
-        lost_ns: Exposed time in which the rank may have waited for others: its known waiting, or
-            all exposed time of calls that could not be matched and of messages.
-        held: Whether the rank had nothing else to do when the call ended.
+        lost_ns: Time for which the call held its rank up and in which it may have waited for
+            others: before the last member arrived, or all of it for messages and calls that could
+            not be matched.
+        held: Whether nothing else held the rank up after the call.
+        begun_ns: When the recording of its rank and cycle began, on the rank's own clock.
     """
 
     lost_ns: Ints
     held: NDArray[np.bool_]
+    begun_ns: Ints
 
 
 def losses(run: Run, cuts: ByCycle) -> Losses:
     """Return what each call cost its rank."""
-    lost, held = [np.empty(0, np.int64)], [np.empty(0, bool)]
-    for rank in run.counted:
-        for cycle, cut in zip(rank.cycles, cuts[rank.rank], strict=True):
-            rows, _, start, end = _exposed(cycle)
-            until = np.where(cut[rows] == NONE, end, np.clip(cut[rows], start, end))
-            lost.append(np.rint(np.bincount(rows, until - start, len(cut))).astype(np.int64))
-            last = np.full(len(cut), NONE)
-            np.maximum.at(last, rows, end)
-            held.append(last == cycle.operations["end"].to_numpy(np.int64))
-    return Losses(np.concatenate(lost), np.concatenate(held))
+    parts = [
+        _losses(cycle, cut)
+        for rank in run.counted
+        for cycle, cut in zip(rank.cycles, cuts[rank.rank], strict=True)
+    ]
+    columns = zip(*parts, strict=True)
+    return Losses(*(np.concatenate(column) for column in columns))
+
+
+def _losses(cycle: RankReduction, cut: Ints) -> Losses:
+    """Return the losses of one rank and cycle, whose devices are taken for one."""
+    _, _, low, high = _exposed(cycle)
+    exposed = union(low, high)
+    result = Losses(
+        np.zeros(len(cut), np.int64), np.zeros(len(cut), bool), np.full(len(cut), cycle.first_ns)
+    )
+    if not len(exposed.start):
+        return result
+    start, end = (cycle.operations[name].to_numpy(np.int64) for name in ("start", "end"))
+    inside = np.searchsorted(exposed.end, end)
+    inside[inside == len(exposed.end)] = 0
+    calls = np.flatnonzero((exposed.start[inside] < end) & (end <= exposed.end[inside]))
+    inside, end = inside[calls], end[calls]
+    start = np.maximum(start[calls], exposed.start[inside])
+    # The last to end comes first where time runs backwards.
+    until, since = (-at for at in first_started(-end, -start))
+    known = cut[calls] != NONE
+    waited = np.where(known, np.minimum(until, cut[calls]), until) - since
+    result.lost_ns[calls] = np.maximum(waited, 0)
+    last = np.full(len(exposed.end), NONE)
+    np.maximum.at(last, inside, end)
+    result.held[calls] = end == last[inside]
+    return result
 
 
 def _exposed(cycle: RankReduction) -> tuple[Ints, Ints, Ints, Ints]:

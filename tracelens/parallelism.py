@@ -111,6 +111,8 @@ _NAMED_BY_RANGES = (
     (r"^FSDP::", "zero3", "fsdp2"),
     (r"^FullyShardedDataParallel", "zero3", "fsdp1"),
     (r"^DistributedDataParallel\.forward", "ddp", "ddp"),
+    (r"^DeepSpeedZeroOptimizer_Stage3\.", "zero3", "deepspeed"),
+    (r"^DeepSpeedZeroOptimizer\.", "zero1-or-2", "deepspeed"),
 )
 
 

@@ -8,12 +8,12 @@ the framework called them, else by whom they are addressed to.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tracelens import operations
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tracelens.communication import Evidence, Operation
 
@@ -42,10 +42,14 @@ def operations_of(
     ops = [operations.canonical(evidence.name(row)) or operations.UNKNOWN for row in rows]
     whole = _written_as(evidence, rows, ops, called)
     if whole is not None:
-        return [_collective(evidence, rows, ops, whole)]
-    found = [evidence.build([row], op, "payload") for row, op in zip(rows, ops, strict=True)]
+        found = [_collective(evidence, rows, ops, whole)]
+    else:
+        found = [evidence.build([row], op, "payload") for row, op in zip(rows, ops, strict=True)]
     if len(found) == 1 and found[0].op in _REDUCTIONS:  # several calls may be of several types
         found[0].dtype = found[0].dtype or dtype
+    for operation in found:
+        if operation.op not in _REDUCTIONS:
+            operation.dtype = operation.dtype or evidence.dtype
     return found
 
 
@@ -87,5 +91,11 @@ def _collective(evidence: Evidence, rows: Sequence[int], ops: list[str], whole: 
     if mine and len(sent) == len(mine) and None not in sent and None not in sent.values():
         operation.buffer_bytes = sum(sent.values())
         if whole == operations.ALL_TO_ALL:
-            operation.in_splits = str([sent[peer] for peer in sorted(sent)])
+            operation.in_splits = str(_splits(sent, operation.group_size))
     return operation
+
+
+def _splits(sent: Mapping[Any, Any], size: int | None) -> list[int]:
+    """Return the bytes to each member; PyTorch makes no call for a part without elements."""
+    members = sorted(sent) if size is None else range(size)
+    return [int(sent.get(peer, 0)) for peer in members]

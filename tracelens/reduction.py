@@ -6,13 +6,14 @@ with the number of collectives and steps, never with the number of events.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from tracelens import contention, host_timeline, steps
+from tracelens import contention, host_timeline, network_cards, steps
 from tracelens.attribution import (
     Timeline,
     Unions,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tracelens.steps import StepMarks
 
 TOP_KERNELS = 100
+_OPTIMIZER = re.compile(r"(?:^|\.)\w*Optimizer\w*\.step(?:#.*)?$")
 CLASS_NAMES = ("compute", "communication", "copy")
 
 
@@ -92,6 +94,7 @@ class RankReduction:
         mark_counts: Per (name, step): how often a named range starts in a step.
         recorded_steps: Numbers of all steps in the trace, selected or not.
         first_ns: Absolute time of the first event, for the report's date and cycle order.
+        network: Per (step, direction): bytes the machine's network cards counted.
     """
 
     info: RankInfo
@@ -107,6 +110,7 @@ class RankReduction:
     first_ns: int
     last_ns: int
     contention: pd.DataFrame = field(default_factory=pd.DataFrame)
+    network: pd.DataFrame = field(default_factory=pd.DataFrame)
     guessed_groups: int = 0
     without_device_time: int = 0
     in_graphs: int = 0
@@ -140,6 +144,7 @@ class _View:
     launch: Ints
     launch_end: Ints
     owner: Ints
+    stream: Ints | None = None
 
 
 def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankReduction:
@@ -185,6 +190,7 @@ def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
                 launch,
                 launch_end,
                 identified.owner[rows],
+                events["stream"].to_numpy()[rows],
             )
         )
     return views
@@ -252,6 +258,7 @@ class _Reducer:
             step_source=self.marks.source,
             recorded_steps=list(self.marks.number),
             contention=_join(self.compared, contention.COLUMNS),
+            network=network_cards.reduce(self.trace.counters, devices),
             first_ns=base + first,
             last_ns=base + last,
             guessed_groups=groups.guessed,
@@ -317,7 +324,9 @@ class _Reducer:
         timeline = view.timeline
         if self.is_host:
             return steps.host_windows(self.marks, timeline.start, view.launch)
-        return steps.device_windows(self.marks, timeline.start, timeline.end, view.launch)
+        return steps.device_windows(
+            self.marks, timeline.start, timeline.end, view.launch, view.stream
+        )
 
     def _steps(self, view: _View, parts: Unions, windows: steps.Windows) -> list[StepReduction]:
         lost_in = steps.launching_step(self.marks, self.lost)
@@ -487,9 +496,13 @@ def _lost_launches(trace: RankTrace) -> Ints:
 
 
 def _optimizer_starts(trace: RankTrace) -> Ints:
-    """Return when `Optimizer.step` ranges begin, ascending, and after them the end of time."""
+    """Return when ranges of an optimizer's step begin, ascending, and after them the end of time.
+
+    torch: `Optimizer.step#Adam.step`; DeepSpeed: `DeepSpeedZeroOptimizer_Stage3.step`; Megatron:
+    `megatron.core.optimizer.…Optimizer.step`.
+    """
     names = trace.marks["name"].cat
-    codes = [code for code, n in enumerate(names.categories) if str(n).startswith("Optimizer.step")]
+    codes = [code for code, n in enumerate(names.categories) if _OPTIMIZER.search(str(n))]
     starts = trace.marks["start"].to_numpy()[np.isin(names.codes.to_numpy(), codes)]
     return np.append(np.sort(starts), np.iinfo(np.int64).max)
 

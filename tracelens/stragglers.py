@@ -19,6 +19,7 @@ from tracelens.model.trace import NONE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tracelens.clocks import Clocks
     from tracelens.exposed_wait import Losses
     from tracelens.intervals import Ints
     from tracelens.operations_table import OperationsTable
@@ -118,23 +119,37 @@ class _Pace:
     """
 
     def __init__(self, table: OperationsTable, waiting: Waiting, losses: Losses) -> None:
-        frame, self.rows, self.first = table.frame, waiting.rows, waiting.first
-        self.members = waiting.members
-        rank, cycle, start = (frame[n].to_numpy(np.int64) for n in ("rank", "cycle", "start"))
-        # The calls of all ranks and cycles in one line, one after the other.
+        self.rows, self.first, self.members = waiting.rows, waiting.first, waiting.members
+        frame = table.frame
+        rank, cycle, start = (frame[n].to_numpy(np.int64) for n in ("rank", "cycle", "start_ns"))
+        # The calls of all ranks and cycles, one line behind the other.
         order = np.lexsort((start, cycle, rank))
+        order = order[start[order] != NONE]
         self.lost_in_order = losses.lost_ns[order]
         before = np.append(0, np.cumsum(self.lost_in_order))
-        place = np.empty(len(order), np.intp)
+        place = np.zeros(len(rank), np.intp)
         place[order] = np.arange(len(order))
-        change = (np.diff(rank[order], prepend=NONE) != 0) | (
-            np.diff(cycle[order], prepend=NONE) != 0
-        )
-        begins = np.maximum.accumulate(np.where(change, np.arange(len(order)), 0))
         self.place = place[self.rows]
-        self.since = begins[self.place]
+        change = np.diff(rank[order], prepend=NONE) != 0
+        change |= np.diff(cycle[order], prepend=NONE) != 0
+        line, after = np.cumsum(change), np.maximum(start[order] - losses.begun_ns[order], 0)
+        self.since = self._begun(waiting.clocks, rank, losses.begun_ns, line, after)
         self._meet(table, rank, losses.held)
         self.lost = before[self.place] - before[self.since]
+
+    def _begun(
+        self, clocks: Clocks, rank: Ints, begun_ns: Ints, line: Places, after: Ints
+    ) -> Places:
+        """Return from which call on all members of an instance were recorded."""
+        if not len(self.rows):
+            return self.rows
+        rank, begun = rank[self.rows], begun_ns[self.rows]
+        latest = np.maximum.reduceat(clocks.common(rank, begun), self.first)
+        wanted = clocks.own(rank, np.repeat(latest, self.members)) - begun
+        length = int(after.max()) + 1
+        at = line[self.place] * length + np.clip(wanted, 0, length)
+        found: Places = np.minimum(np.searchsorted(line * length + after, at), self.place)
+        return found
 
     def _meet(self, table: OperationsTable, rank: Ints, held: Bools) -> None:
         """Let the count begin where a rank was last in step with all of its group.

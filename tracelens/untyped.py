@@ -52,8 +52,10 @@ def resolve(table: OperationsTable, dtype: str | None) -> int:
         mine = untyped & (frame["group"] == group).to_numpy(bool)
         size = _size_of(frame, mine, int(group))
         if size is not None:
-            _fill(frame, mine, size)
-            concluded += int(mine.sum())
+            # What is as small as a counter tells no type, and may have another one.
+            shown = mine & ~frame["small"].to_numpy(bool)
+            _fill(frame, shown, size)
+            concluded += int(shown.sum())
     return concluded
 
 

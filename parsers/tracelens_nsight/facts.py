@@ -57,6 +57,7 @@ class Mark:
     rank: int | None = None
     world: int | None = None
     groups: tuple[ProcessGroup, ...] = ()
+    dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,7 @@ def _mark(said: dict[str, Any]) -> Mark:
         _number(said.get("rank")),
         _number(said.get("world")),
         tuple(one for one in listed if one is not None),
+        dtype if isinstance(dtype := said.get("dtype"), str) else None,
     )
 
 

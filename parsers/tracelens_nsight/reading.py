@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.errors import UnreadableTrace
-from tracelens.model.trace import NONE, RankInfo, RankTrace
+from tracelens.model.trace import COUNTERS, NONE, RankInfo, RankTrace, frame
 from tracelens.notices import notice
 from tracelens_nsight import (
     batches,
@@ -16,6 +16,7 @@ from tracelens_nsight import (
     device,
     facts,
     frames,
+    network,
     payloads,
     ranges,
 )
@@ -109,6 +110,7 @@ def _trace(
         communications=talk.table,
         marks=frames.marks(said),
         host_calls=frames.host_calls(made, said),
+        counters=frame(COUNTERS) if local_rank else network.counters(export.tables),
     )
     events = len(rows) + len(made) + len(said)
     recorded = {
@@ -151,6 +153,7 @@ def _info(
         device_names={ordinal: name for ordinal, (_, name) in gpus.items() if name},
         process_groups=(*mark.groups, *talk.groups),
         nccl_version=payloads.nccl_version(export.tables),
+        dtype=mark.dtype,
         simulated=found.simulated,
         untimed={(pid, ordinal): count for ordinal, count in rows.untimed.items()},
         notices=tuple(_notices(path.name, rank.rank, rows, talk, described=described)),
@@ -185,7 +188,8 @@ def _shifted(trace: RankTrace, shift: int) -> RankTrace:
     """Take the session's start off the times of an export that added it (`--ts-normalize`)."""
     if not shift:
         return trace
-    for table in (trace.device_events, trace.communications, trace.marks, trace.host_calls):
+    tables = (trace.device_events, trace.communications, trace.marks, trace.host_calls)
+    for table in (*tables, trace.counters):
         for name in {"start", "end", "launch", "launch_end"} & set(table.columns):
             values = table[name].to_numpy()
             table[name] = np.where(values == NONE, NONE, values - shift)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from calls import Call, table_of
+from calls import EPOCH_NS, Call, table_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,7 +38,8 @@ def blamed(calls: Sequence[Call], lost: Sequence[int] = (), held: Sequence[bool]
     seen = waiting.observe(NO_RUN, table)
     lost_ns = np.array(lost, np.int64) if len(lost) else np.maximum(seen.wait_ns, 0)
     ended = np.array(held, bool) if len(held) else np.ones(len(calls), bool)
-    return stragglers.blame(table, seen, Losses(lost_ns, ended))
+    begun = np.full(len(calls), EPOCH_NS)
+    return stragglers.blame(table, seen, Losses(lost_ns, ended, begun))
 
 
 def late(calls: Sequence[Call], recorded_ns: int) -> list[Straggler]:

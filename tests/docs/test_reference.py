@@ -20,6 +20,7 @@ from tracelens.model import result
 from tracelens.notices import NOTICES
 from tracelens.operations import OPERATIONS, named
 from tracelens_kineto import KinetoParser
+from tracelens_nsight import NsightParser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -245,7 +246,7 @@ def test_every_dependency_says_why_it_is_there() -> None:
 def test_the_suffixes_searched_for_are_documented(name: str) -> None:
     listed = re.search(r"(?:ending in|end in) (.+? or `[^`]+`)", page(name))
     assert listed is not None
-    searched = (*KinetoParser.suffixes, *discovery._KNOWN_SUFFIXES)
+    searched = (*KinetoParser.suffixes, *discovery._KNOWN_SUFFIXES, *NsightParser.suffixes)
     assert tuple(re.findall(r"`([^`]+)`", listed[1])) == searched
 
 

@@ -493,6 +493,10 @@ def test_a_mark_says_who_the_process_is(recording: Recording, tmp_path: Path) ->
     assert said["groups"][1] == {
         "name": "1", "description": "PIPELINE_MODEL_PARALLEL_GROUP", "ranks": [0, 2],
     }  # fmt: skip
+    assert "dtype" not in said  # there are several
+    (path,) = nsight.write(recorded("zero-3"), tmp_path / "one type")
+    rows = query(path, "SELECT text FROM NVTX_EVENTS WHERE eventType = 34")
+    assert {json.loads(row["text"])["dtype"] for row in rows} == {"bfloat16"}
     (path, *_) = nsight.write(recording, tmp_path, options=nsight.Options(mark=False))
     assert query(path, "SELECT * FROM NVTX_EVENTS WHERE eventType = 34") == []
 

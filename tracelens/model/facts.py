@@ -38,9 +38,10 @@ class RankInfo:
     """Facts about one rank's file.
 
     `untimed` counts device events without a usable time per (process, device); `truncated` means
-    that events are missing at the end, so every sum is a lower bound; `simulated` that the
-    file says it comes from a simulator. `local_rank` is the place of the process among those of
-    its file, in order of their devices. `hints` says in the profiler's words how to get what a
+    that events are missing at the end, so every sum is a lower bound; `simulated` that the file
+    says it comes from a simulator; `dtype` is what the program says that parameters and activations
+    travel in, where only bytes are recorded. `local_rank` is the place of the process among those
+    of its file, in order of their devices. `hints` says in the profiler's words how to get what a
     file may lack: `bytes` and `steps`. `settings` are the recorder's own that the file says were
     on, `recorded` how many events of each kind it holds, read or not (kernel, copy, call, mark,
     operator, Python frame ...; 1 stands for some): `tracelens doctor` reads both.
@@ -68,6 +69,7 @@ class RankInfo:
     settings: tuple[str, ...] = ()
     recorded: dict[str, int] = field(default_factory=dict)
     simulated: bool = False
+    dtype: str | None = None
     untimed: dict[tuple[int, int], int] = field(default_factory=dict)
     notices: tuple[Notice, ...] = ()
     hints: dict[str, str] = field(default_factory=dict)

@@ -430,8 +430,23 @@ class VolumeTerm:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkVolume:
+    """What the network cards of one machine counted per step, beside what collectives ask for.
+
+    `requested_bytes_per_step` is what its ranks have to send to other machines on a ring; None if
+    sizes, or machines of a group, are unknown.
+    """
+
+    host: str | None
+    ranks: list[int]
+    sent_bytes_per_step: int | None
+    received_bytes_per_step: int | None
+    requested_bytes_per_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Volumes:
-    """Bytes against theory."""
+    """Bytes against theory; `network` is what really left each machine, if it was recorded."""
 
     parameters_bytes: int | None
     per_step: PerStepVolume
@@ -440,6 +455,7 @@ class Volumes:
     verdict: VolumeVerdict
     unexplained_bytes: int | None
     explanation: str | None = None
+    network: list[NetworkVolume] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tracelens.model.facts import FileFacts, ProcessGroup, RankInfo
 
 __all__ = [
     "COMMUNICATIONS",
+    "COUNTERS",
     "DEVICE_EVENTS",
     "HOST_CALLS",
     "MARKS",
@@ -97,6 +98,9 @@ HOST_CALLS = {
 
 OPERATORS = {"thread": INT, "start": INT, "end": INT}
 
+COUNTERS = {"name": NAME, "unit": NAME, "start": INT, "end": INT, "value": INT}
+"""What hardware counted from `start` to `end`: "IB: Bytes sent" of a network card."""
+
 
 def frame(columns: dict[str, str], data: dict[str, object] | None = None) -> pd.DataFrame:
     """Build a table with exactly these columns and dtypes.
@@ -135,6 +139,7 @@ class RankTrace:
         marks: `MARKS`, named host ranges.
         host_calls: `HOST_CALLS`, runtime calls and the operators worth keeping.
         operators: `OPERATORS`, per thread the union of operator time (collectives left out).
+        counters: `COUNTERS`, of the whole machine; one rank of a file has them.
     """
 
     info: RankInfo
@@ -143,6 +148,7 @@ class RankTrace:
     marks: pd.DataFrame = field(default_factory=lambda: frame(MARKS))
     host_calls: pd.DataFrame = field(default_factory=lambda: frame(HOST_CALLS))
     operators: pd.DataFrame = field(default_factory=lambda: frame(OPERATORS))
+    counters: pd.DataFrame = field(default_factory=lambda: frame(COUNTERS))
 
     def with_info(self, **changes: object) -> RankTrace:
         """Return a copy with some facts replaced."""
@@ -171,6 +177,7 @@ _TABLES = {
     "marks": MARKS,
     "host_calls": HOST_CALLS,
     "operators": OPERATORS,
+    "counters": COUNTERS,
 }
 
 

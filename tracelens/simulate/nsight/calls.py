@@ -34,11 +34,33 @@ _CALLS = {
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """One NCCL communicator as a rank of it sees it; `number` is equal on all members."""
+    """One NCCL communicator; `number` is the id that all its members share."""
 
     number: int
-    size: int
-    rank: int
+    ranks: tuple[int, ...]
+
+
+class Communicators:
+    """All communicators of a run: one a group, and one a pair that sends single messages."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._seed, self._groups = recording.seed, recording.groups
+        used = (self.of(one, rank.rank) for rank in recording.ranks for one in rank.communications)
+        self._all = tuple(dict.fromkeys(used))
+
+    def of(self, one: Communication, rank: int) -> Communicator:
+        """Return the communicator a rank's communication runs on."""
+        group = self._groups[one.group]
+        members = group.ranks
+        if one.peer is not None and one.batch is None:
+            members = tuple(sorted((rank, one.peer)))
+        facts = f"{self._seed}:{group.name}:{members}".encode()
+        digest = hashlib.blake2b(facts, digest_size=8).digest()
+        return Communicator(int.from_bytes(digest, "little"), members)
+
+    def made_by(self, rank: int) -> list[Communicator]:
+        """Return those a rank is a member of: it made them, even if it was not recorded then."""
+        return [one for one in self._all if rank in one.ranks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +84,16 @@ class Calls:
         host: list[HostEvent],
         links: Links,
         splits: Splits,
+        communicators: Communicators,
     ) -> None:
         self._rank, self._recording = rank, recording
-        self._links, self._splits = links, splits
+        self._links, self._splits, self._communicators = links, splits, communicators
         self._ranges = {
             event.communication: event
             for event in host
             if event.kind == ANNOTATION and event.communication is not None
         }
         self._ends = {event.batch: event for event in host if event.batch is not None}
-
-    def communicators(self) -> list[Communicator]:
-        """Return the communicators the rank uses, in order of first use."""
-        used = (self._communicator(one) for one in self._rank.communications)
-        return list(dict.fromkeys(used))
 
     def all(self) -> list[Call]:
         """Return every call, in order of start."""
@@ -144,7 +162,7 @@ class Calls:
     def _values(self, one: Communication, elems: int) -> dict[str, int]:
         size = elems * (item_size(one.dtype) or 1)
         return {
-            payloads.COMMUNICATOR: self._communicator(one).number,
+            payloads.COMMUNICATOR: self._communicators.of(one, self._rank.rank).number,
             payloads.BYTES: size,
             payloads.OLD_BYTES: size,
             payloads.REDUCTION: payloads.REDUCTIONS["Sum"],
@@ -153,14 +171,5 @@ class Calls:
 
     def _peer(self, one: Communication) -> int:
         if one.batch is None:
-            return 1 - self._communicator(one).rank
+            return int(self._rank.rank < (one.peer or 0))  # of the pair in order of ranks
         return peer_in_group(one, self._recording.groups[one.group])
-
-    def _communicator(self, one: Communication) -> Communicator:
-        group = self._recording.groups[one.group]
-        members = group.ranks
-        if one.peer is not None and one.batch is None:
-            members = tuple(sorted((self._rank.rank, one.peer)))
-        facts = f"{self._recording.seed}:{group.name}:{members}".encode()
-        number = int.from_bytes(hashlib.blake2b(facts, digest_size=8).digest(), "little")
-        return Communicator(number, len(members), members.index(self._rank.rank))

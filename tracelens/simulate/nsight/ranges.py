@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from tracelens.dtypes import standard_name
 from tracelens.simulate.host_events import ANNOTATION, RECORD
 from tracelens.simulate.nsight import payloads
 from tracelens.simulate.nsight.calls import Call
@@ -59,22 +60,30 @@ def _add(database: Database, **values: object) -> None:
 
 def add_description(database: Database, rank: RecordedRank, recording: Recording, at: int) -> None:
     """Add the mark that says which rank this process is and which groups it belongs to."""
-    text = json.dumps(
-        {
-            "tracelens": 1,
-            "rank": rank.rank,
-            "world": max(len(group.ranks) for group in recording.groups),
-            "groups": [
-                {"name": group.name, "description": group.description, "ranks": list(group.ranks)}
-                for group in recording.groups
-                if rank.rank in group.ranks
-            ],
-        }
-    )
+    said: dict[str, object] = {
+        "tracelens": 1,
+        "rank": rank.rank,
+        "world": max(len(group.ranks) for group in recording.groups),
+        "groups": [
+            {"name": group.name, "description": group.description, "ranks": list(group.ranks)}
+            for group in recording.groups
+            if rank.rank in group.ranks
+        ],
+    }
+    if dtype := _common_dtype(recording):
+        said["dtype"] = dtype
+    text = json.dumps(said)
     _add(
         database, start=at, eventType=MARK, text=text,
         globalTid=global_thread(rank, MAIN), domainId=0,
     )  # fmt: skip
+
+
+def _common_dtype(recording: Recording) -> str | None:
+    """Return the one type in which everything travels that is not reduced, if it is one."""
+    communications = (one for rank in recording.ranks for one in rank.communications)
+    found = {one.dtype for one in communications if one.op not in ("all_reduce", "reduce_scatter")}
+    return standard_name(found.pop()) if len(found) == 1 else None
 
 
 class NcclRanges:
@@ -146,8 +155,8 @@ class NcclRanges:
             begin = at + place * (_SETUP + 1_000)
             values = {
                 payloads.COMMUNICATOR: one.number,
-                payloads.SIZE_OF_GROUP: one.size,
-                payloads.RANK: one.rank,
+                payloads.SIZE_OF_GROUP: len(one.ranks),
+                payloads.RANK: one.ranks.index(self._rank.rank),
                 payloads.DEVICE: self._rank.device,
             }
             self._add_call(Call(self._nccl.init_call, MAIN, begin, begin + _SETUP, values))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tracelens.simulate import clocks, host_events
 from tracelens.simulate.host_events import Links, Splits
 from tracelens.simulate.nsight import about, device, ranges
-from tracelens.simulate.nsight.calls import Calls
+from tracelens.simulate.nsight.calls import Calls, Communicators
 from tracelens.simulate.nsight.payloads import Nccl
 from tracelens.simulate.nsight.tables import PRODUCTS, Database
 
@@ -65,46 +65,67 @@ def write(
         options: What the exports contain.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    chosen = options or Options()
-    splits = Splits(recording)
-    return [
-        _write_file(ranks, recording, splits, folder / f"{name}.sqlite", per_node, chosen)
-        for name, ranks in _files(recording, per_node)
-    ]
+    exports = _Exports(recording, options or Options(), per_node=per_node)
+    return exports.write(folder)
 
 
-def _files(recording: Recording, per_node: bool) -> list[tuple[str, list[RecordedRank]]]:
-    """Return the name and the ranks of each file: `-o run_%h`, or `-o run_%h_%q{RANK}`."""
-    if not per_node:
-        return [(f"run_{rank.host}_{rank.rank}", [rank]) for rank in recording.ranks]
-    hosts = dict.fromkeys(rank.host for rank in recording.ranks)
-    return [
-        (f"run_{host}", [rank for rank in recording.ranks if rank.host == host]) for host in hosts
-    ]
+class _Exports:
+    """The exports of one run."""
 
+    def __init__(self, recording: Recording, options: Options, *, per_node: bool) -> None:
+        self._recording, self._options, self._per_node = recording, options, per_node
+        self._splits = Splits(recording)
+        self._communicators = Communicators(recording)
 
-def _write_file(
-    ranks: list[RecordedRank],
-    recording: Recording,
-    splits: Splits,
-    path: Path,
-    per_node: bool,
-    options: Options,
-) -> Path:
-    session = _session(ranks)
-    shown = [clocks.of_rank(rank, clocks.EPOCH_NS - session) for rank in ranks]
-    database = Database(options.schema)
-    about.add(database, shown, recording, session)
-    environment = [] if per_node else _environment(ranks[0], recording)
-    about.add_capture(database, ranks[0].host, environment)
-    blobs = options.blobs and database.has("NVTX_EVENTS", "binaryData")
-    wall = datetime.datetime.fromtimestamp(session // 10**9, datetime.UTC).isoformat()
-    about.add_export(database, recording, blobs=blobs, texts=options.json, wall=wall)
-    for rank in shown:
-        device.add(database, rank)
-        _add_ranges(database, rank, recording, splits, options)
-    database.write(path)
-    return path
+    def write(self, folder: Path) -> list[Path]:
+        paths = []
+        for name, ranks in self._files():
+            path = folder / f"{name}.sqlite"
+            self._database(ranks).write(path)
+            paths.append(path)
+        return paths
+
+    def _files(self) -> list[tuple[str, list[RecordedRank]]]:
+        """Return the name and the ranks of each file: `-o run_%h`, or `-o run_%h_%q{RANK}`."""
+        ranks = self._recording.ranks
+        if not self._per_node:
+            return [(f"run_{rank.host}_{rank.rank}", [rank]) for rank in ranks]
+        hosts = dict.fromkeys(rank.host for rank in ranks)
+        return [(f"run_{host}", [rank for rank in ranks if rank.host == host]) for host in hosts]
+
+    def _database(self, ranks: list[RecordedRank]) -> Database:
+        session = _session(ranks)
+        shown = [clocks.of_rank(rank, clocks.EPOCH_NS - session) for rank in ranks]
+        database = Database(self._options.schema)
+        about.add(database, shown, self._recording, session)
+        environment = [] if self._per_node else _environment(ranks[0], self._recording)
+        about.add_capture(database, ranks[0].host, environment)
+        about.add_export(
+            database,
+            self._recording,
+            blobs=self._options.blobs,
+            texts=self._options.json,
+            wall=datetime.datetime.fromtimestamp(session // 10**9, datetime.UTC).isoformat(),
+        )
+        for rank in shown:
+            device.add(database, rank)
+            self._add_ranges(database, rank)
+        return database
+
+    def _add_ranges(self, database: Database, rank: RecordedRank) -> None:
+        options, links = self._options, Links.of(rank)
+        host = host_events.events(rank, self._recording.groups, links)
+        calls = Calls(rank, self._recording, host, links, self._splits, self._communicators).all()
+        nccl = ranges.NcclRanges(
+            database, rank, Nccl(options.nccl), blobs=options.blobs, texts=options.json
+        )
+        nccl.add_domain(0, {call.name for call in calls})
+        if options.setup:
+            nccl.add_setup(self._communicators.made_by(rank.rank), _LEAD // 10)
+        if options.mark:
+            ranges.add_description(database, rank, self._recording, _LEAD // 2)
+        ranges.add_torch(database, rank, host, options.torch)
+        nccl.add_calls(calls)
 
 
 def _session(ranks: list[RecordedRank]) -> int:
@@ -121,26 +142,3 @@ def _environment(rank: RecordedRank, recording: Recording) -> list[tuple[str, st
         ("WORLD_SIZE", str(world)),
         ("MASTER_PORT", "29500"),
     ]
-
-
-def _add_ranges(
-    database: Database,
-    rank: RecordedRank,
-    recording: Recording,
-    splits: Splits,
-    options: Options,
-) -> None:
-    links = Links.of(rank)
-    host = host_events.events(rank, recording.groups, links)
-    calls = Calls(rank, recording, host, links, splits)
-    made = calls.all()
-    nccl = ranges.NcclRanges(
-        database, rank, Nccl(options.nccl), blobs=options.blobs, texts=options.json
-    )
-    nccl.add_domain(0, {call.name for call in made})
-    if options.setup:
-        nccl.add_setup(calls.communicators(), _LEAD // 10)
-    if options.mark:
-        ranges.add_description(database, rank, recording, _LEAD // 2)
-    ranges.add_torch(database, rank, host, options.torch)
-    nccl.add_calls(made)
