@@ -62,7 +62,12 @@ _COLLECTIVES = {
     **_real("calls_per_step"),
     **_whole("message_bytes_per_step", "wire_bytes_per_step"),
     **_whole("time_per_step_ns", "exposed_per_step_ns", "wait_ns", "transfer_ns"),
-    **_real("busbw_gbps", "algbw_gbps", "calls", "calls_without_bytes"),
+    **_real("busbw_gbps", "algbw_gbps", "busbw_of_link_pct", "calls", "calls_without_bytes"),
+}
+_POSITIONS = {
+    **_whole("rank"),
+    **_text("node"),
+    **_whole("stage", "dp", "tp", "pp", "ep", "cp"),
 }
 _KERNELS = {
     **_whole("rank"),
@@ -128,12 +133,33 @@ class Tables:
         return _frame(rows, _STEPS)
 
     @functools.cached_property
+    def positions(self) -> pd.DataFrame:
+        """Return where each rank of the run sits, a row a rank.
+
+        Columns: rank, node (name of the machine), stage, and the coordinates dp, tp, pp, ep, cp.
+        """
+        layout = self._analysis.topology
+        if layout is None:
+            return _frame([], _POSITIONS)
+        names = dict(enumerate(node.name for node in layout.nodes or []))
+        rows = [
+            {
+                "rank": one.rank,
+                "node": None if one.node is None else names.get(one.node),
+                "stage": one.stage,
+                **{name: one.coordinates.get(name) for name in ("dp", "tp", "pp", "ep", "cp")},
+            }
+            for one in layout.positions
+        ]
+        return _frame(rows, _POSITIONS)
+
+    @functools.cached_property
     def collectives(self) -> pd.DataFrame:
         """Return the collectives, a row a group, operation and type.
 
         Columns: group, role, size, op, dtype, kind, calls_per_step, message_bytes_per_step,
         wire_bytes_per_step, time_per_step_ns, exposed_per_step_ns, wait_ns and transfer_ns
-        (over the window), busbw_gbps, algbw_gbps, calls, calls_without_bytes.
+        (over the window), busbw_gbps, algbw_gbps, busbw_of_link_pct, calls, calls_without_bytes.
         """
         return _frame([self._collective(one) for one in self._analysis.collectives], _COLLECTIVES)
 
