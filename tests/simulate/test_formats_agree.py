@@ -25,6 +25,7 @@ OWN_WORDS = re.compile(
     r"|\.ranks\[\]\.files\[\]"  # their names
     r"|\.run\.(nccl_version|step_source)$"
     r"|\.collectives\[\]\.sources\[\]"  # args or payload
+    r"|\.collectives\[\]\.matched_calls\."  # by number, or by order
     r"|\.groups\[\]\.names\[\]"  # "3", or a communicator's id
     # NCCL does not say which of several groups of the same ranks a communicator serves.
     r"|\.groups\[\]\.(description|role_confidence)$"
@@ -120,7 +121,8 @@ def test_what_no_mark_says_changes_no_time_and_no_byte(name: str, tmp_path: Path
     nsight.write(run, tmp_path / "nsight", per_node=False, options=options)
     one, other = (tracelens.analyze(tmp_path / each) for each in ("kineto", "nsight"))
     measured = (".ranks", ".lateness", ".stragglers")
-    found = differences(one, other)
+    # Which dimension a group is of may hang on the ranges of a framework.
+    found = [each for each in differences(one, other) if "by_dimension" not in each[0]]
     assert [each for each in found if each[0].startswith(measured)] == []
     assert totals(one) == totals(other)
 
