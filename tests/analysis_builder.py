@@ -45,6 +45,7 @@ from tracelens.model.result import (
     Notice,
     Parallelism,
     Parameters,
+    PassResult,
     PerStepVolume,
     RankResult,
     RunFacts,
@@ -354,14 +355,11 @@ def hostile() -> Analysis:
             ],
             explanation=other,
         ),
-        pipeline={
-            **pipeline(4),
-            "schedule": evil,
-            "timeline": [
-                {"stage": name, "kind": name, "microbatch": name, "start_ns": 0, "duration_ns": MS}
-                for name in EVIL
-            ],
-        },
+        pipeline=dataclasses.replace(
+            pipeline(4),
+            schedule=evil,
+            timeline=[PassResult(0, name, None, 0, MS) for name in EVIL],
+        ),
         findings=[
             Finding(name, "high", name, {name: name}, MS, name, [name, "collectives/0"])
             for name in EVIL

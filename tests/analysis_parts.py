@@ -9,6 +9,7 @@ from typing import Any
 from tracelens.model.result import (
     Axis,
     Breakdown,
+    Bubble,
     CollectiveResult,
     Contention,
     DeviceResult,
@@ -22,7 +23,9 @@ from tracelens.model.result import (
     Parallelism,
     Parameters,
     Partition,
+    PassResult,
     PerStepVolume,
+    Pipeline,
     Prediction,
     RankPosition,
     RankResult,
@@ -30,6 +33,7 @@ from tracelens.model.result import (
     RunFacts,
     SlowedKernel,
     SourceFile,
+    StageTimes,
     StepBytes,
     StepResult,
     Summary,
@@ -513,34 +517,41 @@ def collectives_of(group: GroupResult) -> list[CollectiveResult]:
     ]
 
 
-def pipeline(number: int, stages: int = 4, microbatches: int = 8) -> dict[str, Any]:
+def pipeline(number: int, stages: int = 4, microbatches: int = 8) -> Pipeline:
     """Return a 1F1B schedule, timed by the closed rules of equal stages."""
-    timeline = [
-        box for stage in range(stages) for box in _stage_timeline(stage, stages, microbatches)
-    ]
     per_stage = number // stages
-    return {
-        "schedule": "1f1b",
-        "stages": stages,
-        "virtual_stages": 1,
-        "microbatches": microbatches,
-        "stage_of_rank": {str(rank): rank // per_stage for rank in range(number)},
-        "bubble": {
-            "theory": 0.2727,
-            "measured": 0.2841,
-            "by_rank": {str(rank): 0.28 + rank % 7 / 1000 for rank in range(number)},
-            "warmup_ns": 61 * MS,
-            "steady_ns": 5 * MS,
-            "cooldown_ns": 30 * MS,
-            "imbalance_ns": 4 * MS,
-            "p2p_ns": 9 * MS,
-            "filled_by_dp_ns": 0,
-        },
-        "timeline": timeline,
-    }
+    return Pipeline(
+        schedule="1f1b",
+        stages=stages,
+        virtual_stages=1,
+        microbatches=microbatches,
+        stage_of_rank={rank: rank // per_stage for rank in range(number)},
+        bubble=Bubble(
+            theory=0.2727,
+            measured=0.2841,
+            by_rank={rank: 0.28 + rank % 7 / 1000 for rank in range(number)},
+            warmup_ns=61 * MS,
+            steady_ns=5 * MS,
+            cooldown_ns=66 * MS,
+            imbalance_ns=4 * MS,
+            p2p_ns=9 * MS,
+            filled_by_dp_ns=0,
+            theory_at_measured_times=0.2761,
+            phase_ns=464 * MS,
+        ),
+        timeline=[
+            one for stage in range(stages) for one in _stage_timeline(stage, stages, microbatches)
+        ],
+        stage_times=[
+            StageTimes(stage, 14 * MS, 28 * MS, None, 42 * MS * microbatches)
+            for stage in range(stages)
+        ],
+        pipelines=per_stage,
+        source="messages",
+    )
 
 
-def _stage_timeline(stage: int, stages: int, microbatches: int) -> list[dict[str, Any]]:
+def _stage_timeline(stage: int, stages: int, microbatches: int) -> list[PassResult]:
     forward, backward = 14 * MS, 28 * MS
     warm = min(stages - stage - 1, microbatches)
     first_backward = stages * forward + (stages - stage - 1) * backward
@@ -551,19 +562,7 @@ def _stage_timeline(stage: int, stages: int, microbatches: int) -> list[dict[str
         if batch > warm:
             start = first_backward + (batch - warm - 1) * (forward + backward) + backward
         found += [
-            {
-                "stage": stage,
-                "kind": "forward",
-                "microbatch": batch,
-                "start_ns": start,
-                "duration_ns": forward,
-            },
-            {
-                "stage": stage,
-                "kind": "backward",
-                "microbatch": batch,
-                "start_ns": back,
-                "duration_ns": backward,
-            },
+            PassResult(stage, "forward", batch, start, forward, stage),
+            PassResult(stage, "backward", batch, back, backward, stage),
         ]
     return found

@@ -34,6 +34,9 @@ class Call:
     step: int = 1
     cycle: int = 0
     seq: int = NONE
+    peer: int = NONE
+    kernel: int | None = None  # the call whose kernel carries this one; None: its own
+    complete: bool = True
     comms_id: int = NONE
 
 
@@ -60,6 +63,10 @@ def table_of(calls: Sequence[Call]) -> OperationsTable:
             "buffer_bytes": NONE,
             "step_number": c.step,
             "seq": c.seq,
+            "peer": c.peer,
+            "launch": c.start,
+            "carrier": index if c.kernel is None else c.kernel,
+            "complete": c.complete,
             "comms_id": c.comms_id,
             "start": c.start,
             "end": c.end,

@@ -93,14 +93,18 @@ def keys(run: Simulated) -> list[Key | None]:
     ]
 
 
-def offset_errors(run: Simulated) -> dict[int, int]:
-    """Return by how much each rank's offset is wrong in the middle of the run."""
-    clocks = {rank.rank: rank.clock for rank in run.whole.ranks}
-    middle = int(np.median([m["end_ns"] for i in run.truth["instances"] for m in i["members"]]))
+def clock_errors(run: Simulated) -> dict[int, int]:
+    """Return by how much each rank's times are wrong at most, read on the first rank's clock."""
     found = run.waiting.clocks
+    ranks = {rank.rank: rank for rank in run.recorded.ranks}
     errors: dict[int, int] = {}
-    for rank, offset in found.offset_ns.items():
-        first = min(r for r, c in found.component.items() if c == found.component[rank])
-        true = reading(clocks[rank], middle) - reading(clocks[first], middle)
-        errors[rank] = offset - true - (found.offset_ns[first])
+    for number in found.offset_ns:
+        first = ranks[found.component[number]].clock
+        times = [event.end for event in ranks[number].device_events if event.communications]
+        own, true = (
+            np.array([EPOCH_NS + reading(clock, time) for time in times], np.int64)
+            for clock in (ranks[number].clock, first)
+        )
+        common = found.common(np.full(len(times), number), own)
+        errors[number] = int(np.abs(common - true).max())
     return errors

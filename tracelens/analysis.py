@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tracelens.intervals import Ints
     from tracelens.model.result import Notice
     from tracelens.parallelism import Given, Inference
+    from tracelens.pipeline.bubble import BubbleTime
     from tracelens.reduction import DeviceReduction
     from tracelens.run import RankRun, Run
 
@@ -84,6 +85,7 @@ def analyse(
     counted = {id(rank) for rank in run.counted}
     waits = waiting.observe(run, table)
     cuts = exposed_wait.cuts_of(run, table, waits)
+    pipes = pipeline.observe(run, table, roled.role, waits)
     dimension = exposed_wait.by_cycle(run, dimensions.of_rows(table, roled))
     by_dimension = {
         id(rank): dimensions.sums(rank, cuts[rank.rank], dimension[rank.rank])
@@ -95,6 +97,7 @@ def analyse(
             _split_of(rank, cuts) if id(rank) in counted else None,
             waits,
             by_dimension.get(id(rank), {}),
+            pipes.bubble.get(rank.rank, {}) if id(rank) in counted else {},
         )
         for rank in run.ranks
     ]
@@ -102,7 +105,6 @@ def analyse(
     rows = collectives.collective_results(table, kinds, waits, peaks)
     groups = collectives.group_results(table, roled, located)
     contended = _contention(run)
-    pipes = pipeline.observe(run, table, roled.role, waits.clocks)
     blamed = stragglers.blame(table, waits, exposed_wait.losses(run, cuts))
     late = causes.explained(stragglers.stragglers(blamed, _recorded(run)), ranks)
     facts = _facts(run)
@@ -112,7 +114,7 @@ def analyse(
         tool=result.Tool("tracelens", __version__),
         source=source,
         run=facts,
-        summary=verdict.summarise(facts, ranks, compared, layout.parameters, rows, pipes),
+        summary=verdict.summarise(facts, ranks, compared, layout.parameters, rows, pipes.result),
         budgets=[],
         comparison=None,
         notices=_sorted_notices(
@@ -131,11 +133,11 @@ def analyse(
         collectives=rows,
         parallelism=layout,
         volumes=replace(compared, network=network_cards.observe(run, table, located)),
-        pipeline=pipes,
+        pipeline=pipes.result,
         lateness=waiting.lateness(table, waits),
         stragglers=late,
-        findings=find(ranks, compared, found.framework, late, pipes, network),
-        topology=topology.describe(run, axes, peaks, pipes),
+        findings=find(ranks, compared, found.framework, late, pipes.result, network),
+        topology=topology.describe(run, axes, peaks, pipes.result),
         contention=contended,
     )
 
@@ -151,6 +153,7 @@ def _final_kinds(
 
 
 _Split = dict[tuple[int, int], "Ints"]
+_Bubble = dict[tuple[int, int], "BubbleTime"]
 
 
 def _split_of(rank: RankRun, cuts: exposed_wait.ByCycle) -> _Split:
@@ -168,6 +171,7 @@ def _rank(
     split: _Split | None,
     waits: waiting.Waiting,
     by_dimension: dimensions.Sums,
+    bubble: _Bubble,
 ) -> result.RankResult:
     keys = sorted({(d.process, d.device) for cycle in rank.cycles for d in cycle.devices})
     return result.RankResult(
@@ -175,9 +179,7 @@ def _rank(
         files=[cycle.info.path for cycle in rank.cycles],
         partial=rank.partial,
         **_clock(waits.clocks, rank.rank if split is not None else None),
-        devices=[
-            _device(rank, process, device, split or {}, by_dimension) for process, device in keys
-        ],
+        devices=[_device(rank, *key, split or {}, by_dimension, bubble.get(key)) for key in keys],
         top_kernels=_top_kernels(rank),
         host=rank.cycles[0].info.host,
         in_means=split is not None,
@@ -196,7 +198,12 @@ def _clock(clocks: Clocks, rank: int | None) -> dict[str, Any]:
 
 
 def _device(
-    rank: RankRun, process: int, device: int, split: _Split, by_dimension: dimensions.Sums
+    rank: RankRun,
+    process: int,
+    device: int,
+    split: _Split,
+    by_dimension: dimensions.Sums,
+    bubble: BubbleTime | None,
 ) -> result.DeviceResult:
     parts: list[tuple[int, DeviceReduction]] = [
         (number, d)
@@ -221,7 +228,7 @@ def _device(
     total = combine([d.total for _, d in parts])
     assert total is not None
     refined = breakdown.of_mean_step(
-        mean, len(chosen), split.get((process, device)), _idle_of(rank, parts)
+        mean, len(chosen), split.get((process, device)), _idle_of(rank, parts), bubble
     )
     return result.DeviceResult(
         device=device,

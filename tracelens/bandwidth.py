@@ -75,7 +75,8 @@ def measure(matched: pd.DataFrame, fitted: Fit | None) -> Bandwidth:
 
 def _rate(size: Ints, time: Ints) -> float | None:
     total = float(time.sum())
-    return float(size.sum()) / total if total > 0 else None
+    # A receive puts nothing on the wire: its rate is unknown, not 0.
+    return float(size.sum()) / total if total > 0 and size.any() else None
 
 
 def _share(which: np.ndarray[tuple[int], np.dtype[np.bool_]], of: Ints) -> float | None:

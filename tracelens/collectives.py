@@ -17,6 +17,7 @@ from tracelens.transfer_estimate import estimate
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.intervals import Ints
     from tracelens.latency import Fit
     from tracelens.links import Peaks
     from tracelens.model.result import Confidence
@@ -24,6 +25,26 @@ if TYPE_CHECKING:
     from tracelens.operations_table import MergedGroup, OperationsTable
     from tracelens.transfer_estimate import Estimate
     from tracelens.waiting import Waiting
+
+
+_USED = (
+    "rank",
+    "group",
+    "op",
+    "dtype",
+    "complete",
+    "source",
+    "start",
+    "buffer_bytes",
+    "message_bytes",
+    "wire_bytes",
+    "message_elements",
+    "time_ns",
+    "time_in_mean_ns",
+    "exposed_ns",
+    "exposed_in_mean_ns",
+)
+"""The columns of operations that rows are made of: cutting a frame costs by its columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +79,9 @@ def collective_results(
 ) -> list[CollectiveResult]:
     """Aggregate all operations; numbers are means per member rank that is present."""
     confidence = waiting.joined.matching.confidence
-    frame = table.frame.assign(kind=kinds, wait_ns=waiting.wait_ns, confidence=confidence)
+    frame = table.frame[list(_USED)].assign(
+        kind=kinds, wait_ns=waiting.wait_ns, confidence=confidence
+    )
     fits = latency.fit_all(frame, waiting.wait_ns) if waiting.times_are_the_devices else {}
     results = []
     for key, rows in frame.groupby(["group", "op", "dtype", "kind"]):
@@ -115,7 +138,7 @@ def _collective(
         algbw_gbps=rates.algbw_gbps,
         alpha_us=fitted.alpha_us if fitted else None,
         beta_gbps=fitted.beta_gbps if fitted else None,
-        by_rank={rank: _of_rank(rows[rows["rank"] == rank]) for rank in members},
+        by_rank=_by_rank(rows, members),
         sources=sorted(set(rows["source"])),
         kind=kind,
         matched_calls=_matched(matched, len(members)),
@@ -154,8 +177,24 @@ def _members(table: OperationsTable, group: MergedGroup, rows: pd.DataFrame) -> 
     return sorted(calling | set(present))
 
 
-def _of_rank(rows: pd.DataFrame) -> RankVolume:
-    return RankVolume(len(rows), _mean(rows["message_bytes"], 1), _mean(rows["wire_bytes"], 1))
+def _by_rank(rows: pd.DataFrame, members: list[int]) -> dict[int, RankVolume]:
+    """Return what each member called; a rank without a call of known size has none."""
+    place = np.searchsorted(members, rows["rank"].to_numpy(np.int64))
+    calls = np.bincount(place, minlength=len(members)).tolist()
+    message, wire = (_sums(rows[name], place, calls) for name in ("message_bytes", "wire_bytes"))
+    return {rank: RankVolume(calls[i], message[i], wire[i]) for i, rank in enumerate(members)}
+
+
+def _sums(values: pd.Series, place: Ints, calls: list[int]) -> list[int | None]:
+    numbers = values.to_numpy(np.int64)
+    known = numbers != NONE
+    sums = np.zeros(len(calls), np.int64)
+    np.add.at(sums, place[known], numbers[known])
+    sized = np.bincount(place[known], minlength=len(calls)).tolist()
+    return [
+        None if called and not of_known_size else total
+        for total, called, of_known_size in zip(sums.tolist(), calls, sized, strict=True)
+    ]
 
 
 def _mean(values: pd.Series, divisor: int) -> int | None:

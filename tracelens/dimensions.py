@@ -82,10 +82,9 @@ def _steps(cycle: RankReduction) -> int:
 
 def _cycle_sums(cycle: RankReduction, kept: list[bool], cut: Ints, dimension: Ints) -> Sums:
     """Sum one cycle; `cut` and `dimension` are per row of its operations."""
-    rows, place, start, end = (
-        cycle.exposed[name].to_numpy(np.int64) for name in ("row", "device", "start", "end")
+    rows, op, place, start, end = (
+        cycle.exposed[name].to_numpy(np.int64) for name in ("row", "op", "device", "start", "end")
     )
-    op = cycle.operations["op"].to_numpy(np.int64)[rows]
     result: Sums = {}
     for index, device in enumerate(cycle.devices):
         total = np.zeros((2, len(OPERATIONS), len(DIMENSIONS)), np.int64)

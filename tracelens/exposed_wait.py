@@ -59,7 +59,7 @@ def exposed_wait(rank: RankRun, cuts: Sequence[Ints]) -> dict[tuple[int, int], I
     for number, cycle in enumerate(rank.cycles):
         rows, place, start, end = _exposed(cycle)
         cut = cuts[number][rows]
-        codes = cycle.operations["op"].to_numpy(np.int64)[rows]
+        codes = cycle.exposed["op"].to_numpy(np.int64)
         for index, device in enumerate(cycle.devices):
             mine = np.flatnonzero((cut != NONE) & (place == index))
             total = sums.setdefault(

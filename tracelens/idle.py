@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tracelens.intervals import gaps
+from tracelens.intervals import Intervals, gaps
 from tracelens.model.trace import NONE
 
 if TYPE_CHECKING:
@@ -38,16 +38,27 @@ def idle_causes(
         low: Start of the window.
         high: Its end. A gap that reaches it ends with the event that follows the window.
     """
+    host, dependency = idle_gaps(timeline, parts, launch_end, low, high)
+    return IdleCauses(host.length, dependency.length)
+
+
+def idle_gaps(
+    timeline: Timeline, parts: Unions, launch_end: Ints, low: int, high: int
+) -> tuple[Intervals, Intervals]:
+    """Return the gaps of the window [low, high) the host caused, and those a dependency did.
+
+    Args as `idle_causes`.
+    """
     free = gaps(parts.busy, low, high)
     following = np.searchsorted(timeline.start, free.end, side="left")
     ended = following < len(timeline.start)
     returned = np.full(len(free.end), NONE)
     returned[ended] = launch_end[following[ended]]
-    began = _when_gaps_began(parts, free.start)
-    length = free.end - free.start
     known = returned != NONE
-    host = known & (returned > began)
-    return IdleCauses(int(length[host].sum()), int(length[known & ~host].sum()))
+    host = known & (returned > _when_gaps_began(parts, free.start))
+    chosen = (host, known & ~host)
+    of_host, of_dependency = (Intervals(free.start[one], free.end[one]) for one in chosen)
+    return of_host, of_dependency
 
 
 def _when_gaps_began(parts: Unions, start: Ints) -> Ints:

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
+from tracelens import messages
 from tracelens.alignment import ENDING_TOGETHER, align
 from tracelens.clocks import Clocks
 from tracelens.cohorts import sort_into_runs
 from tracelens.matching import LOW, UNMATCHED, Matching, match
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from tracelens.intervals import Ints
     from tracelens.operations_table import OperationsTable
     from tracelens.run import Run
@@ -33,30 +33,45 @@ class Joined:
         clocks: How the ranks' clocks differ.
         runs: The ranks of each run, the largest first: nothing matches across runs.
         reasons: What shows that they are several.
+        partner: The other end of each row that is a message, from `messages.pair`.
     """
 
     matching: Matching
     clocks: Clocks
     runs: list[set[int]]
     reasons: set[str]
+    partner: Ints
 
 
 def join(run: Run, table: OperationsTable) -> Joined:
     """Match all ranks' collectives and align their clocks on them."""
     runs, reasons = sort_into_runs(run.counted)
     number = {rank: place for place, ranks in enumerate(runs) for rank in ranks}
-    known = _one_clock(run, table)
+    known, partner = _one_clock(run, table), messages.pair(table, number)
     matching = match(table, number, known)
     if known is not None:
-        return Joined(matching, known, runs, reasons)
-    clocks = align(table.frame, _reliable(table.frame, matching))
+        return Joined(matching, known, runs, reasons, partner)
+    clocks = _aligned(table, matching, partner)
     strangers = _strangers(run, clocks)
     if strangers:
         matching = _without(table.frame, matching, strangers)
-        clocks = align(table.frame, _reliable(table.frame, matching))
         left = [one for ranks in runs if (one := ranks - strangers)]
         runs, reasons = [*left, *({rank} for rank in sorted(strangers))], {*reasons, ENDS}
-    return Joined(matching, clocks, runs, reasons)
+        number = {rank: place for place, ranks in enumerate(runs) for rank in ranks}
+        partner = messages.pair(table, number)
+        clocks = _aligned(table, matching, partner)
+    return Joined(matching, clocks, runs, reasons, partner)
+
+
+def _aligned(table: OperationsTable, matching: Matching, partner: Ints) -> Clocks:
+    """Align clocks by collectives, and by messages between ranks that no collective links."""
+    instance = _reliable(table.frame, matching)
+    clocks = align(table.frame, instance)
+    met, number = messages.meetings(table, partner, clocks)
+    if not len(met):
+        return clocks
+    both = pd.concat([table.frame[list(met.columns)], met], ignore_index=True)
+    return align(both, np.concatenate((instance, instance.max(initial=-1) + 1 + number)))
 
 
 def _one_clock(run: Run, table: OperationsTable) -> Clocks | None:

@@ -42,6 +42,8 @@ def fit_all(frame: pd.DataFrame, wait_ns: Ints) -> dict[tuple[int, int], Fit]:
     """
     usable = (wait_ns != NONE) & (frame["wire_bytes"] != NONE).to_numpy()
     usable &= frame["wire_bytes"].to_numpy(np.int64) > 0
+    # The time of a batch of messages stands with its first one.
+    usable &= frame["time_ns"].to_numpy(np.int64) > 0
     part = frame.loc[usable, ["group", "op", "wire_bytes"]]
     part = part.assign(transfer_ns=frame["time_ns"].to_numpy(np.int64)[usable] - wait_ns[usable])
     found: dict[tuple[int, int], Fit] = {}

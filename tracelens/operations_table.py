@@ -108,7 +108,7 @@ def _rank_frame(merger: _Merger, rank: RankRun, number: int, cycle: RankReductio
     local = np.array([merger.index_of(group) for group in cycle.groups], np.int64)
     frame["group"] = local[frame["group"].to_numpy(np.int64)] if len(frame) else frame["group"]
     frame["rank"], frame["cycle"] = rank.rank, number
-    frame["cycle_key"] = _cycle_key(rank, number)
+    frame["cycle_key"] = cycle_key(rank, number)
     step = frame["step"].to_numpy(np.int64)
     whole = np.array([rank.complete(number, i) for i in _steps(cycle)] or [False])
     mean = np.array([rank.in_mean.get((number, i), False) for i in _steps(cycle)] or [False])
@@ -129,7 +129,7 @@ def _rank_frame(merger: _Merger, rank: RankRun, number: int, cycle: RankReductio
     return frame
 
 
-def _cycle_key(rank: RankRun, number: int) -> int:
+def cycle_key(rank: RankRun, number: int) -> int:
     """Number a cycle by its first step: a rank may lack the file of an earlier cycle.
 
     Cycles that begin with the same step, because the profiler was set up anew, are counted.

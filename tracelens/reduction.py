@@ -6,7 +6,6 @@ with the number of collectives and steps, never with the number of events.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +23,11 @@ from tracelens.attribution import (
 )
 from tracelens.communication import COMMUNICATION, COMPUTE, Operation, identify
 from tracelens.groups import Group, Groups
-from tracelens.idle import IdleCauses, idle_causes
-from tracelens.intervals import union
+from tracelens.idle import IdleCauses, idle_causes, idle_gaps
 from tracelens.model.trace import NONE
 from tracelens.operation_rows import ROW_COLUMNS, operation_row
 from tracelens.operations import OPERATIONS, RECV, SEND
+from tracelens.passes import Compute, Message, PassFinder, Work, with_dependencies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from tracelens.steps import StepMarks
 
 TOP_KERNELS = 100
-_OPTIMIZER = re.compile(r"(?:^|\.)\w*Optimizer\w*\.step(?:#.*)?$")
 CLASS_NAMES = ("compute", "communication", "copy")
 
 
@@ -57,15 +55,6 @@ class StepReduction:
     partition: Partition
     idle: IdleCauses | None
     work: Work | None
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Compute that a step launched before its optimizer: from `first` to `last`, `work_ns` long."""
-
-    first: int
-    last: int
-    work_ns: int
 
 
 @dataclass(slots=True)
@@ -86,8 +75,10 @@ class RankReduction:
     """What is left of one rank and cycle.
 
     Attributes:
-        operations: One row per operation, see `operation_rows`.
-        exposed: Per piece of exposed communication: row, device (place in `devices`), start, end.
+        operations: One row per operation, see `operation_rows`; `carrier` is the row that has the
+            time of the kernel it travels in.
+        exposed: Per piece of exposed communication: row, op (of its kernel: a batch of messages
+            may send and receive), device (place in `devices`), start, end.
         operation_steps: Per (row of operations, step): time and exposed time in its window.
         kernels: Per (name, class, op, step): count and total time.
         contention: Per (name, grid) of a kernel: calls alone and beside communication.
@@ -143,7 +134,9 @@ class _View:
     timeline: Timeline
     launch: Ints
     launch_end: Ints
+    thread: Ints
     owner: Ints
+    stream: Ints | None = None
 
 
 def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankReduction:
@@ -179,7 +172,8 @@ def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
             identified.event_op[rows],
             kernel[rows],
         )
-        launch, launch_end = (events[n].to_numpy()[rows] for n in ("launch", "launch_end"))
+        launched = ("launch", "launch_end", "launch_thread")
+        launch, launch_end, thread = (events[n].to_numpy()[rows] for n in launched)
         views.append(
             _View(
                 int(process),
@@ -188,7 +182,9 @@ def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
                 timeline,
                 launch,
                 launch_end,
+                thread,
                 identified.owner[rows],
+                events["stream"].to_numpy()[rows],
             )
         )
     return views
@@ -196,14 +192,15 @@ def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
 
 def _host_view(trace: RankTrace) -> tuple[list[_View], list[Operation]]:
     host = host_timeline.build(trace)
-    none = np.zeros(len(host.start), bool)
-    timeline = Timeline(host.start, host.end, host.event_class, host.event_op, none)
+    is_kernel = np.zeros(len(host.start), bool)
+    timeline = Timeline(host.start, host.end, host.event_class, host.event_op, is_kernel)
     owner = np.full(len(host.start), -1, np.int64)
     for index, operation in enumerate(host.operations):
         if operation.event is not None:
             owner[operation.event] = index
     rows = np.arange(len(host.start))
-    view = _View(trace.info.process, 0, rows, timeline, host.launch, host.launch, owner)
+    none = np.full(len(host.start), NONE)
+    view = _View(trace.info.process, 0, rows, timeline, host.launch, host.launch, none, owner)
     return ([view] if len(host.start) else []), host.operations
 
 
@@ -224,11 +221,11 @@ class _Reducer:
         self.place[self.kept] = np.arange(len(self.kept))
         self.is_host = not len(trace.device_events)
         self.lost = _lost_launches(trace)
-        self.optimizers = _optimizer_starts(trace)
+        self.passes = PassFinder(trace, marks, is_host=self.is_host)
         count = len(found)
         self.step = np.full(count, steps.BEFORE)
         self.time, self.exposed = np.zeros(count, np.int64), np.zeros(count, np.int64)
-        self.first_messages: dict[int, tuple[int, str]] = {}
+        self.messages: dict[int, list[Message]] = {}
         self.start = np.full(count, NONE)
         self.end = np.full(count, NONE)
         self.per_step: list[pd.DataFrame] = []
@@ -238,9 +235,10 @@ class _Reducer:
 
     def result(self, extra: dict[str, int]) -> RankReduction:
         groups = Groups(self.trace.info)
-        self._launch_steps()
+        group_of = [groups.of(operation) for operation in self.found]
+        self._launch_steps(group_of)
         devices = [self._device(view, place) for place, view in enumerate(self.views)]
-        table, group_list = self._operation_table(groups)
+        table, group_list = self._operation_table(group_of)
         base = self.trace.info.base_ns
         first = min((int(v.timeline.start[0]) for v in self.views), default=0)
         last = max((int(v.timeline.end.max()) for v in self.views), default=0)
@@ -250,7 +248,7 @@ class _Reducer:
             groups=group_list,
             operations=table,
             operation_steps=_join(self.per_step, ("row", "step", "time_ns", "exposed_ns")),
-            exposed=_join(self.pieces, ("row", "device", "start", "end")),
+            exposed=_join(self.pieces, ("row", "op", "device", "start", "end")),
             kernels=_top(_join(self.kernels, ("name", "class", "op", "step", "count", "total_ns"))),
             mark_counts=self._mark_counts(),
             step_source=self.marks.source,
@@ -276,16 +274,20 @@ class _Reducer:
         counted["step"] = self._placed(counted["step"].to_numpy(np.int64))
         return counted[counted["step"] >= 0].reset_index(drop=True)
 
-    def _launch_steps(self) -> None:
-        if len(self.marks):
-            launch = np.array(
-                [NONE if o.launch is None else o.launch for o in self.found], np.int64
-            )
-            self.step = steps.launching_step(self.marks, launch)
-        for operation, step in zip(self.found, self.step.tolist(), strict=True):
-            if operation.op in (SEND, RECV) and operation.launch is not None:
-                message = (operation.launch, operation.op)
-                self.first_messages[step] = min(self.first_messages.get(step, message), message)
+    def _launch_steps(self, group_of: list[Group]) -> None:
+        if not len(self.marks):
+            return
+        launch = np.array([NONE if o.launch is None else o.launch for o in self.found], np.int64)
+        self.step = steps.launching_step(self.marks, launch)
+        roles = [
+            "" if o.op not in (SEND, RECV) else g.role
+            for o, g in zip(self.found, group_of, strict=True)
+        ]
+        between_stages = ("pp",) if "pp" in roles else ("unknown",)
+        for row in np.argsort(launch, kind="stable").tolist():
+            if roles[row] in between_stages and launch[row] != NONE:
+                message = Message(int(launch[row]), self.found[row].op)
+                self.messages.setdefault(int(self.step[row]), []).append(message)
 
     def _device(self, view: _View, place: int) -> DeviceReduction:
         timeline, parts = view.timeline, unions(view.timeline)
@@ -322,7 +324,9 @@ class _Reducer:
         timeline = view.timeline
         if self.is_host:
             return steps.host_windows(self.marks, timeline.start, view.launch)
-        return steps.device_windows(self.marks, timeline.start, timeline.end, view.launch)
+        return steps.device_windows(
+            self.marks, timeline.start, timeline.end, view.launch, view.stream
+        )
 
     def _steps(self, view: _View, parts: Unions, windows: steps.Windows) -> list[StepReduction]:
         lost_in = steps.launching_step(self.marks, self.lost)
@@ -346,33 +350,23 @@ class _Reducer:
                     idle=None
                     if self.is_host
                     else idle_causes(view.timeline, parts, view.launch_end, low, high),
-                    work=self._work(view, windows, index),
+                    work=self._work(view, parts, windows, index),
                 )
             )
         return result
 
-    def _work(self, view: _View, windows: steps.Windows, index: int) -> Work | None:
-        """Return the step's compute without the optimizer's: forward and backward.
-
-        A stage that receives first has nothing to work on before that: what it computes earlier
-        (zeroing gradients, while other stages still are in their last step) is no forward.
-        """
-        begins = self.optimizers[np.searchsorted(self.optimizers, self.marks.start[index])]
+    def _work(self, view: _View, parts: Unions, windows: steps.Windows, index: int) -> Work | None:
+        """Return the step's forward and backward work, if it is a stage's of a pipeline."""
         mine = (windows.step_of == index) & (view.timeline.event_class == COMPUTE)
-        launched = (view.launch >= self._first_receive(index)) & (view.launch < begins)
-        mine &= (view.launch == NONE) | launched
-        if not mine.any():
-            return None
-        start, end = view.timeline.start[mine], view.timeline.end[mine]
-        if self.is_host:  # merged intervals of operators can reach into the optimizer
-            end = np.minimum(end, begins)
-        return Work(int(start.min()), int(end.max()), union(start, end).length)
-
-    def _first_receive(self, index: int) -> int:
-        """Return the launch of a step's first message if it is a receive, else the step's start."""
-        start = int(self.marks.start[index])
-        launch, op = self.first_messages.get(index, (start, SEND))
-        return launch if op == RECV else start
+        compute = Compute(
+            view.timeline.start[mine], view.timeline.end[mine], view.launch[mine], view.thread[mine]
+        )
+        work = self.passes.of_step(index, compute, self.messages.get(index, []))
+        if work is None or self.is_host:
+            return work
+        low, high = int(windows.low[index]), int(windows.high[index])
+        _, dependency = idle_gaps(view.timeline, parts, view.launch_end, low, high)
+        return with_dependencies(work, dependency)
 
     def _cut_here(self, index: int) -> bool:
         """Tell whether a file that ends early may lack events of this step."""
@@ -402,7 +396,13 @@ class _Reducer:
         which, start, end = exposed_pieces(parts)
         owner = view.owner[parts.rows[which]]
         keep = owner >= 0
-        columns = {"row": owner, "device": np.full(len(owner), place), "start": start, "end": end}
+        columns: dict[str, Ints] = {
+            "row": owner,
+            "op": view.timeline.event_op[parts.rows[which]].astype(np.int64),
+            "device": np.full(len(owner), place),
+            "start": start,
+            "end": end,
+        }
         self.pieces.append(pd.DataFrame({name: v[keep] for name, v in columns.items()}))
 
     def _per_step(self, view: _View, parts: Unions, windows: steps.Windows) -> None:
@@ -448,12 +448,11 @@ class _Reducer:
         summed["name"] = summed["name"].astype(object)
         self.kernels.append(summed)
 
-    def _operation_table(self, groups: Groups) -> tuple[pd.DataFrame, list[Group]]:
+    def _operation_table(self, group_of: list[Group]) -> tuple[pd.DataFrame, list[Group]]:
         index: dict[tuple[object, ...], int] = {}
         group_list: list[Group] = []
         rows = []
-        for operation in self.found:
-            group = groups.of(operation)
+        for operation, group in zip(self.found, group_of, strict=True):
             place = index.setdefault((*group.key, group.name), len(group_list))
             if place == len(group_list):
                 group_list.append(group)
@@ -465,9 +464,18 @@ class _Reducer:
             ("exposed_ns", self.exposed),
             ("start", self.start),
             ("end", self.end),
+            ("carrier", self._carriers()),
         ):
             table[name] = values
         return table, group_list
+
+    def _carriers(self) -> list[int]:
+        """Return the operation that has the time of each one's kernel: a batch has one kernel."""
+        first: dict[int | None, int] = {}
+        for row, operation in enumerate(self.found):
+            if self.start[row] != NONE:
+                first.setdefault(operation.event, row)
+        return [first.get(operation.event, NONE) for operation in self.found]
 
 
 def _lost_launches(trace: RankTrace) -> Ints:
@@ -489,18 +497,6 @@ def _lost_launches(trace: RankTrace) -> Ints:
     lost = launches & ~np.isin(correlation, trace.device_events["correlation"].to_numpy())
     times: Ints = calls["start"].to_numpy()[lost]
     return times
-
-
-def _optimizer_starts(trace: RankTrace) -> Ints:
-    """Return when ranges of an optimizer's step begin, ascending, and after them the end of time.
-
-    torch: `Optimizer.step#Adam.step`; DeepSpeed: `DeepSpeedZeroOptimizer_Stage3.step`; Megatron:
-    `megatron.core.optimizer.…Optimizer.step`.
-    """
-    names = trace.marks["name"].cat
-    codes = [code for code, n in enumerate(names.categories) if _OPTIMIZER.search(str(n))]
-    starts = trace.marks["start"].to_numpy()[np.isin(names.codes.to_numpy(), codes)]
-    return np.append(np.sort(starts), np.iinfo(np.int64).max)
 
 
 def _backend(trace: RankTrace) -> str:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from tracelens.intervals import Ints
     from tracelens.model.result import Confidence
     from tracelens.operations_table import MergedGroup, OperationsTable
     from tracelens.parallelism import Inference
@@ -65,9 +66,9 @@ def assume(table: OperationsTable) -> dict[int, Confidence]:
 class _Traffic:
     """The calls of more than 1 KiB of one step of one rank on a group."""
 
-    op: np.ndarray[tuple[int], np.dtype[np.int64]]
-    size: np.ndarray[tuple[int], np.dtype[np.int64]]  # bytes: NCCL's payloads state no elements
-    thread: np.ndarray[tuple[int], np.dtype[np.int64]]
+    op: Ints
+    size: Ints  # bytes: NCCL's payloads state no elements
+    thread: Ints
 
     @property
     def ops(self) -> set[int]:
@@ -98,19 +99,27 @@ class _Traffic:
 
 def _traffic(table: OperationsTable) -> dict[int, _Traffic]:
     """Return what each group carries in the last complete step of its first rank."""
-    columns = ["rank", "cycle", "step", "complete", "group", "op", "buffer_bytes", "thread"]
-    large = table.frame.loc[~table.frame["small"].to_numpy(bool), columns]
-    by_group = dict(iter(large.groupby("group")))
-    return {group.index: _of_rows(by_group.get(group.index, large[:0])) for group in table.groups}
+    large = np.flatnonzero(~table.frame["small"].to_numpy(bool))
+    group = table.frame["group"].to_numpy(np.int64)[large]
+    order = np.argsort(group, kind="stable")
+    bounds = np.searchsorted(group[order], np.arange(len(table.groups) + 1))
+    columns = {name: table.frame[name].to_numpy(np.int64) for name in _COLUMNS}
+    return {
+        index: _of_rows(large[order[bounds[index] : bounds[index + 1]]], columns)
+        for index in range(len(table.groups))
+    }
 
 
-def _of_rows(rows: pd.DataFrame) -> _Traffic:
-    complete = rows[rows["complete"].to_numpy(bool)]
-    rows = complete if len(complete) else rows
-    rows = rows[rows["rank"] == rows["rank"].min()]
-    for name in ("cycle", "step"):
-        rows = rows[rows[name] == rows[name].max()]
-    return _Traffic(*(rows[name].to_numpy(np.int64) for name in ("op", "buffer_bytes", "thread")))
+_COLUMNS = ("complete", "rank", "cycle", "step", "op", "buffer_bytes", "thread")
+
+
+def _of_rows(rows: Ints, columns: dict[str, Ints]) -> _Traffic:
+    whole = rows[columns["complete"][rows] > 0]
+    rows = whole if len(whole) else rows
+    for name, of in (("rank", np.min), ("cycle", np.max), ("step", np.max)):
+        values = columns[name][rows]
+        rows = rows[values == of(values)] if len(rows) else rows
+    return _Traffic(*(columns[name][rows] for name in ("op", "buffer_bytes", "thread")))
 
 
 def _by_threads(traffic: _Traffic) -> tuple[str, Confidence] | None:

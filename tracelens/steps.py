@@ -144,7 +144,9 @@ def launching_step(marks: StepMarks, launch: Ints) -> NDArray[np.int64]:
     return np.where(after, AFTER, np.where(launch == NONE, BEFORE, index))
 
 
-def device_windows(marks: StepMarks, start: Ints, end: Ints, launch: Ints) -> Windows:
+def device_windows(
+    marks: StepMarks, start: Ints, end: Ints, launch: Ints, stream: Ints | None = None
+) -> Windows:
     """Cut one device's time into the steps' windows.
 
     Args:
@@ -152,6 +154,7 @@ def device_windows(marks: StepMarks, start: Ints, end: Ints, launch: Ints) -> Wi
         start: Start of each device event, ascending.
         end: End of each device event.
         launch: Host time of the launching call, or `NONE`.
+        stream: The stream of each event; None if they are all of one.
     """
     step_of = launching_step(marks, launch)
     low = np.full(len(marks), np.iinfo(np.int64).max)
@@ -165,17 +168,37 @@ def device_windows(marks: StepMarks, start: Ints, end: Ints, launch: Ints) -> Wi
     # Ahead of the first window the index is -1, which is BEFORE.
     by_window = np.searchsorted(windows_low, start[unlinked], side="right") - 1
     step_of[unlinked] = np.where(start[unlinked] >= high_of_last, AFTER, by_window)
+    if stream is not None and unlinked.any():
+        step_of[_ahead_of_their_stream(stream, launch)] = BEFORE
     return Windows(windows_low, windows_high, step_of)
 
 
+def _ahead_of_their_stream(stream: Ints, launch: Ints) -> NDArray[np.bool_]:
+    """Tell which events run before the first linked one of their stream.
+
+    A stream runs in the order of launches, so they were launched before it: before the profiler
+    recorded launches. Other streams may have got further by then.
+    """
+    ahead = np.zeros(len(stream), bool)
+    for one in np.unique(stream[launch == NONE]):
+        rows = np.flatnonzero(stream == one)
+        linked = np.flatnonzero(launch[rows] != NONE)
+        if len(linked):
+            ahead[rows[: linked[0]]] = True
+    return ahead
+
+
 def _last_end(marks: StepMarks, low: Ints, end: Ints, step_of: NDArray[np.int64]) -> int:
-    """End of the last window: its last event's end, or the host's end plus the launch lag."""
+    """End of the last window: its last event's end, or the host's end plus the launch lag.
+
+    A lone step has no lag: nothing shows that the host was ahead of the device all the time.
+    """
     last = len(marks) - 1
     mine = end[step_of == last]
     if not len(mine):
         started = low[low < np.iinfo(np.int64).max]
         return int(max(end.max() if len(end) else 0, started.max() if len(started) else 0))
-    lag = int(low[last] - marks.start[last])
+    lag = int(low[last] - marks.start[last]) if last else 0
     return int(max(mine.max(), marks.end[last] + lag))
 
 

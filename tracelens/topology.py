@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tracelens.groups import role_of
 from tracelens.model import result
@@ -202,7 +202,7 @@ def stride_of(axis: Axis) -> int | None:
 
 
 def describe(
-    run: Run, found: Mapping[str, Axis], peaks: Peaks, pipeline: dict[str, Any] | None
+    run: Run, found: Mapping[str, Axis], peaks: Peaks, pipeline: result.Pipeline | None
 ) -> result.Topology:
     """Build the result's `topology`.
 
@@ -214,8 +214,7 @@ def describe(
     """
     nodes = peaks.nodes
     # Rings of context parallelism send messages too, and have no stages.
-    measured = ((pipeline or {}).get("stage_of_rank") or {}) if "pp" in found else {}
-    stages = {int(rank): s for rank, s in measured.items() if isinstance(s, int)}
+    stages = pipeline.stage_of_rank if pipeline is not None and "pp" in found else {}
     shown = [found[name] for name in _AXES if name in found]
     ranks = sorted({*range(run.world_size or 0), *(rank.rank for rank in run.ranks)})
     positions = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tracelens.model.result import Metric, Summary
 from tracelens.operations import named
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         DeviceResult,
         Parameters,
         Partition,
+        Pipeline,
         RankResult,
         RunFacts,
         Status,
@@ -31,7 +32,7 @@ def summarise(
     volumes: Volumes,
     parameters: Parameters,
     collectives: list[CollectiveResult],
-    pipeline: dict[str, Any] | None,
+    pipeline: Pipeline | None,
 ) -> Summary:
     """Build the summary; every number in it is also elsewhere in the result."""
     devices = [device for rank in ranks if rank.in_means for device in rank.devices]
@@ -93,18 +94,30 @@ def _overlap(means: list[Partition]) -> Metric:
     return Metric("overlap_pct", label, value, "%", None, status, detail)
 
 
-def _bubble(pipeline: dict[str, Any] | None, collectives: list[CollectiveResult]) -> Metric:
+def _bubble(pipeline: Pipeline | None, collectives: list[CollectiveResult]) -> Metric:
     label = "Pipeline bubble"
-    measured = pipeline["bubble"]["measured"] if pipeline else None
+    measured = pipeline.bubble.measured if pipeline else None
     if pipeline is None or measured is None:
         messages = any(c.op in ("send", "recv") for c in collectives)
         detail = "stages could not be told" if messages else "no pipeline traffic"
         return Metric("bubble_pct", label, None, "%", detail=detail)
-    theory = pipeline["bubble"]["theory"]
-    status: Status = "ok" if measured - theory <= _BUBBLE_OVER_THEORY else "warn"
-    shape = f"{pipeline['stages']} stages, {pipeline['microbatches']} micro-batches"
-    detail = f"predicted {100 * theory:.3g} % for {shape}"
+    theory = pipeline.bubble.theory
+    status: Status = "unknown"
+    if pipeline.bubble.over == "step":
+        detail = "of the whole step: stages or clocks are missing"
+    elif theory is None:
+        detail = "no prediction: the schedule is not known"
+    else:
+        status = "ok" if measured - theory <= _BUBBLE_OVER_THEORY else "warn"
+        detail = f"predicted {100 * theory:.3g} % for {_shape(pipeline)}"
     return Metric("bubble_pct", label, 100 * measured, "%", None, status, detail)
+
+
+def _shape(pipeline: Pipeline) -> str:
+    virtual = pipeline.virtual_stages or 1
+    each = f" of {virtual} virtual ones" if virtual > 1 else ""
+    sizes = f"{pipeline.stages} stages{each}, {pipeline.microbatches} micro-batches"
+    return f"{pipeline.schedule}, {sizes}" if pipeline.schedule else sizes
 
 
 def _volume_ratio(volumes: Volumes) -> Metric:
@@ -180,12 +193,13 @@ def _ms(ns: float) -> str:
     return f"{ns / 1e6:.3g} ms" if ns < 1e9 else f"{ns / 1e9:.3g} s"
 
 
-def _bubble_clause(pipeline: dict[str, Any] | None) -> str:
-    measured = pipeline["bubble"]["measured"] if pipeline else None
-    if pipeline is None or measured is None:
+def _bubble_clause(pipeline: Pipeline | None) -> str:
+    measured = pipeline.bubble.measured if pipeline else None
+    if pipeline is None or measured is None or pipeline.bubble.over == "step":
         return ""
-    theory = pipeline["bubble"]["theory"]
-    return f"The pipeline bubble is {100 * measured:.3g} % (theory: {100 * theory:.3g} %)."
+    theory = pipeline.bubble.theory
+    said = "unknown" if theory is None else f"{100 * theory:.3g} %"
+    return f"The pipeline bubble is {100 * measured:.3g} % (theory: {said})."
 
 
 def _volume_clause(volumes: Volumes, parameters: Parameters) -> str:

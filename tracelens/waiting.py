@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens import messages
 from tracelens.alignment import ENDING_TOGETHER
 from tracelens.joining import is_cpu_run, join
 from tracelens.matching import UNMATCHED
@@ -75,8 +76,10 @@ class Waiting:
 
 def observe(run: Run, table: OperationsTable) -> Waiting:
     """Match all ranks' collectives and measure who waited."""
-    result = _Measure(table, join(run, table)).result()
+    joined = join(run, table)
+    result = _Measure(table, joined).result()
     result.times_are_the_devices = not is_cpu_run(run)
+    messages.add_waiting(table, joined.partner, result)
     return result
 
 

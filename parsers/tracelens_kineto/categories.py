@@ -76,8 +76,10 @@ def operator_kind(name: str) -> str | None:
 
     mark: a named range, an operator like any other until torch 1.11. collective: moves data.
     outer: wraps a collective of its own (one collective, several records). wait: the host waits
-    for one.
+    for one. autograd: a backward function; only when backward runs is kept, not each function.
     """
+    if name.startswith("autograd::engine::evaluate_function"):
+        return "autograd"
     if name == "record_param_comms":
         return "record"
     if name.startswith("ProfilerStep#") or is_communication_range(name):

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 _PROCESS = attrgetter("pid")
 _DEVICE_BUCKETS = ("kernel", "copy", "memset")
+_WORK = (None, "optimizer", "dataloader", "autograd")
+_ENGINE_LOOP_NS = 20_000
+"""Backward functions this close together run in one call of the engine: one row for all of them."""
 
 
 @dataclass
@@ -184,8 +187,9 @@ class Collector:
         start, end, _ = times(events)
         thread = integers(event.tid for event in events)
         kinds = [known[event.name] for event in events]
-        special = [i for i, kind in enumerate(kinds) if kind is not None]
+        special = [i for i, kind in enumerate(kinds) if kind not in (None, "autograd")]
         self._add_operator_intervals(thread, start, end, kinds)
+        self._add_backward(thread, start, end, kinds)
         if special:
             index = np.array(special)
             self._add_special(
@@ -199,13 +203,28 @@ class Collector:
         self, thread: Any, start: Any, end: Any, kinds: list[str | None]
     ) -> None:
         # A collective's own operator is communication, and waiting for one is no work.
-        busy = np.array([kind in (None, "optimizer", "dataloader") for kind in kinds], bool)
+        busy = np.array([kind in _WORK for kind in kinds], bool)
         busy &= start != NONE
         for one in np.unique(thread[busy]):
             mine = busy & (thread == one)
             merged = union(start[mine], end[mine])
             self.operators.append(
                 thread=np.full(len(merged.start), one), start=merged.start, end=merged.end
+            )
+
+    def _add_backward(self, thread: Any, start: Any, end: Any, kinds: list[str | None]) -> None:
+        """Keep when each thread runs backward functions."""
+        backward = np.array([kind == "autograd" for kind in kinds]) & (start != NONE)
+        for one in np.unique(thread[backward]):
+            mine = backward & (thread == one)
+            merged = union(start[mine], end[mine] + _ENGINE_LOOP_NS)
+            count = len(merged.start)
+            self.host_calls.append(
+                name=["backward"] * count,
+                kind=["autograd"] * count,
+                start=merged.start,
+                end=merged.end - _ENGINE_LOOP_NS,
+                thread=np.full(count, one),
             )
 
     def _add_special(self, events: list[Any], kinds: list[str], start: Any, end: Any) -> None:

@@ -307,7 +307,9 @@ def _(chart: Heat) -> Spec:
 _TIMELINE_ROLES = (
     ("forward", "Forward", "compute"),
     ("backward", "Backward", "copies"),
-    ("other", "Other", "exposed"),
+    ("backward_input", "Input gradients", "copies"),
+    ("backward_weight", "Weight gradients", "exposed"),
+    ("other", "Other", "idle"),
 )
 
 
@@ -344,7 +346,7 @@ def _phase(chart: Timeline, end: float) -> Spec:
 
 def _boxes(chart: Timeline, boxes: list[Box], name: str, colour: str) -> Spec:
     rows = {row: index for index, row in enumerate(chart.rows)}
-    ink = f"@on-{colour}" if colour != "exposed" else "@text"
+    ink = f"@on-{colour}" if colour in ("compute", "copies") else "@text"
     return {
         "type": "bar",
         "orientation": "h",

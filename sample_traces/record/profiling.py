@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -42,8 +43,20 @@ def gloo_process_group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
+def wait_for_all() -> None:
+    """Wait until every rank is here, without a collective that the trace would show."""
+    store = dist.FileStore("waiting", dist.get_world_size())
+    store.add("ranks", 1)
+    while store.add("ranks", 0) < dist.get_world_size():
+        time.sleep(0.01)
+
+
 def export(profiler: profile) -> None:
-    """Write this rank's trace, by a relative name because Kineto stores the name it is given."""
+    """Write this rank's trace, by a relative name because Kineto stores the name it is given.
+
+    Writing takes a core from ranks that still work, so all wait for each other first.
+    """
+    wait_for_all()
     profiler.export_chrome_trace(f"rank{dist.get_rank()}.pt.trace.json")
 
 

@@ -54,6 +54,9 @@ RUNS = {
     "tp2": Run("tensor_parallel.py", processes=2),
     "pipeline-gpipe": Run("pipeline.py", ("--schedule", "GPipe")),
     "pipeline-1f1b": Run("pipeline.py", ("--schedule", "1F1B")),
+    "pipeline-interleaved": Run("pipeline.py", ("--schedule", "Interleaved1F1B")),
+    "pipeline-zbv": Run("pipeline.py", ("--schedule", "ZBVZeroBubble"), processes=3),
+    "pipeline-dualpipev": Run("pipeline.py", ("--schedule", "DualPipeV"), processes=2),
     "3d-pp2-dp2-tp2": Run("three_d.py", processes=8),
 }
 

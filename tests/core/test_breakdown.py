@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from tracelens.attribution import combine
 from tracelens.breakdown import of_mean_step
+from tracelens.idle import IdleCauses
 from tracelens.model.result import Breakdown, Partition
-from tracelens.operations import ALL_GATHER, ALL_REDUCE, CODE, OPERATIONS
+from tracelens.operations import ALL_GATHER, ALL_REDUCE, CODE, OPERATIONS, RECV
+from tracelens.pipeline.bubble import BubbleTime
 
 if TYPE_CHECKING:
     from tracelens.intervals import Ints
@@ -45,6 +47,14 @@ few = st.dictionaries(st.sampled_from(OPERATIONS[:3]), st.integers(1, 50))
 many = st.dictionaries(st.sampled_from(OPERATIONS[:4]), st.integers(10, 50))
 exposures = few | many
 partitions = st.builds(partition_of, times, times, times, exposures)
+
+
+idle_times = st.lists(st.builds(IdleCauses, times, times), max_size=3)
+bubbles = st.builds(
+    lambda waiting, dependency: BubbleTime(np.array(waiting, np.int64), dependency),
+    st.lists(times, min_size=len(OPERATIONS), max_size=len(OPERATIONS)),
+    times,
+)
 
 
 def split_of(waited: dict[str, int], matched: dict[str, int]) -> Ints:
@@ -88,9 +98,11 @@ def test_the_parts_sum_to_the_window(
     assert mean is not None
     most = {op: sum(s.exposed_by_op_ns.get(op, 0) for s in steps) for op in OPERATIONS}
     split = data.draw(_splits(most)) if known else None
-    got = of_mean_step(mean, len(steps), split)
+    bubble = data.draw(st.none() | bubbles)
+    got = of_mean_step(mean, len(steps), split, data.draw(idle_times), bubble)
     assert got is not None
     assert got.window_ns == mean.window_ns
+    assert (got.bubble_ns is None) == (bubble is None)
     assert_closed(got)
 
 
@@ -99,6 +111,28 @@ def test_they_sum_whatever_the_split_says(mean: Partition, steps: int, split: li
     got = of_mean_step(mean, steps, np.array(split, np.int64))
     assert got is not None
     assert_closed(got)
+
+
+def test_the_bubble_takes_waiting_and_idle_time_from_their_classes() -> None:
+    mean = combine([partition_of(10, 0, 60, {RECV: 50, ALL_REDUCE: 20})], 1)
+    waiting = split_of({RECV: 40, ALL_REDUCE: 5}, {})[: len(OPERATIONS)]
+    waiting[CODE[ALL_REDUCE]] = 0
+    split = split_of({RECV: 45, ALL_REDUCE: 5}, {RECV: 50, ALL_REDUCE: 20})
+    got = of_mean_step(mean, 1, split, [IdleCauses(20, 35)], BubbleTime(waiting, 30))
+    assert got is not None
+    assert (got.bubble_ns, got.wait_ns) == (40 + 30, 5 + 5)
+    assert got.transfer_by_op_ns == {RECV: 5, ALL_REDUCE: 15}
+    assert (got.idle_host_ns, got.idle_dependency_ns, got.idle_unknown_ns) == (20, 5, 5)
+    assert_closed(got)
+
+
+def test_a_bubble_without_causes_of_idle_time_is_waiting_alone() -> None:
+    """On a CPU run nobody knows why nothing ran."""
+    mean = combine([partition_of(10, 0, 60, {RECV: 50})], 1)
+    waiting = split_of({RECV: 50}, {})[: len(OPERATIONS)]
+    got = of_mean_step(mean, 1, split_of({RECV: 50}, {RECV: 50}), (), BubbleTime(waiting, 30))
+    assert got is not None
+    assert (got.bubble_ns, got.wait_ns, got.idle_unknown_ns) == (50, 0, 60)
 
 
 @given(st.lists(partitions, min_size=1, max_size=7), st.data())

@@ -128,8 +128,15 @@ class TestDeviceWindows:
         assert (got.low.tolist(), got.high.tolist()) == ([30], [400])
 
     def test_the_last_window_ends_with_the_host_plus_the_lag(self) -> None:
+        marks = step_marks((0, 100), (100, 200))
+        got = device_windows(marks, ints(30, 130), ints(60, 160), ints(5, 105))
+        assert got.high.tolist() == [130, 230]  # the device began 30 after the host
+
+    def test_a_lone_step_ends_with_the_host(self) -> None:
         got = device_windows(step_marks((0, 100)), ints(30), ints(60), ints(5))
-        assert got.high.tolist() == [130]  # the device began 30 after the host
+        assert got.high.tolist() == [100]
+        got = device_windows(step_marks((0, 100)), ints(30), ints(160), ints(5))
+        assert got.high.tolist() == [160]
 
     def test_a_late_event_of_an_earlier_step_stays_with_its_launch(self) -> None:
         marks = step_marks((0, 100), (100, 200))
@@ -142,6 +149,23 @@ class TestDeviceWindows:
         )
         assert got.step_of.tolist() == [BEFORE, 0, 0]
         assert got.low.tolist() == [30]
+
+    def test_unlinked_before_the_first_linked_event_of_its_stream(self) -> None:
+        """A stream runs in order of launches; another one may be in the first step already."""
+        got = device_windows(
+            step_marks((0, 100)),
+            ints(30, 40, 60, 80),
+            ints(35, 50, 70, 90),
+            ints(2, None, 20, None),
+            ints(7, 20, 20, 20),
+        )
+        assert got.step_of.tolist() == [0, BEFORE, 0, 0]
+
+    def test_unlinked_on_a_stream_without_any_link_goes_by_the_device(self) -> None:
+        got = device_windows(
+            step_marks((0, 100)), ints(30, 40), ints(35, 50), ints(2, None), ints(7, 20)
+        )
+        assert got.step_of.tolist() == [0, 0]
 
     def test_unlinked_between_belongs_to_the_window_it_starts_in(self) -> None:
         marks = step_marks((0, 100), (100, 200))
@@ -162,7 +186,7 @@ class TestDeviceWindows:
     def test_launched_after_the_last_mark_runs_outside(self) -> None:
         got = device_windows(step_marks((0, 100)), ints(30, 150), ints(40, 160), ints(2, 120))
         assert got.step_of.tolist() == [0, AFTER]
-        assert got.high.tolist() == [130]
+        assert got.high.tolist() == [100]
 
     def test_a_step_that_launched_nothing_has_an_empty_window(self) -> None:
         marks = step_marks((0, 100), (100, 200), (200, 300))
@@ -199,7 +223,7 @@ def test_windows_lie_side_by_side(events: list[DeviceEvent], lengths: list[int])
             assert got.high[-1] >= event.start + event.duration  # no tail is lost
 
 
-@given(st.integers(1, 5), st.integers(1, 30), st.integers(0, 40))
+@given(st.integers(2, 5), st.integers(1, 30), st.integers(0, 40))
 def test_a_steady_run_gives_every_step_its_period(steps: int, period: int, lag: int) -> None:
     marks = step_marks(*((k * period, (k + 1) * period) for k in range(steps)))
     launch = marks.start.copy()

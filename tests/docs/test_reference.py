@@ -15,7 +15,7 @@ import pytest
 
 from tracelens import discovery, links, volumes
 from tracelens.cli import COMMANDS, cli
-from tracelens.findings import network, rules
+from tracelens.findings import network, pipeline, rules
 from tracelens.model import result
 from tracelens.notices import NOTICES
 from tracelens.operations import OPERATIONS, named
@@ -133,7 +133,7 @@ def test_error_slugs_are_those_documented() -> None:
 
 
 def test_finding_ids_are_those_documented() -> None:
-    source = inspect.getsource(rules) + inspect.getsource(network)
+    source = "".join(inspect.getsource(module) for module in (rules, network, pipeline))
     ids = set(re.findall(r'\bid=f?"([^"]+)"', source))
     documented = {title.replace("\\", "") for title in sections(page("docs/findings.md"), 2)}
     assert documented == {re.sub(r"\{.*\}", "*op*", one) for one in ids}

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import analysis_builder
+import analysis_parts
 import pytest
 
 from tracelens.causes import explained
 from tracelens.findings import find
-from tracelens.model.result import Breakdown, Finding, RankResult, Straggler, Volumes
+from tracelens.model.result import (
+    Breakdown,
+    Finding,
+    Pipeline,
+    RankResult,
+    StageTimes,
+    Straggler,
+    Volumes,
+)
 
 MS = 1_000_000
 
@@ -147,45 +157,130 @@ def test_advice_follows_the_cause(cause: str | None, said: str) -> None:
     assert said in finding.advice
 
 
-def pipeline(measured: float, micro_batches: int) -> dict[str, object]:
-    bubble = {
-        "theory": 0.2,
-        "measured": measured,
-        "warmup_ns": 3 * MS,
-        "steady_ns": 4 * MS,
-        "cooldown_ns": 5 * MS,
-        "imbalance_ns": MS,
-    }
-    return {"stages": 4, "microbatches": micro_batches, "bubble": bubble}
+def pipeline(
+    measured: float | None = 0.2,
+    *,
+    theory: float | None = 0.2,
+    own: float | None = None,
+    works: tuple[int, ...] = (),
+    **more: Any,
+) -> Pipeline:
+    """A phase of 80 ms."""
+    base = analysis_parts.pipeline(4)
+    bubble = dataclasses.replace(
+        base.bubble,
+        theory=theory,
+        measured=measured,
+        theory_at_measured_times=own,
+        phase_ns=80 * MS,
+        imbalance_ns=MS,
+        p2p_ns=0,
+    )
+    times = [StageTimes(i, 1, 1, None, work * MS) for i, work in enumerate(works)]
+    return dataclasses.replace(base, bubble=bubble, stage_times=times, **more)
 
 
-def found_with(pipe: dict[str, object]) -> list[Finding]:
-    sent = breakdown(exposed_unsplit_by_op_ns={"recv": 20 * MS, "all_reduce": 20 * MS})
-    return find([rank_with(0, sent)], quiet(), None, [], pipe)
+def found_in(pipe: Pipeline, **parts: Any) -> dict[str, Finding]:
+    step = breakdown(
+        **{"exposed_unsplit_by_op_ns": {"recv": 20 * MS, "all_reduce": 20 * MS}, **parts}
+    )
+    return {f.id: f for f in find([rank_with(0, step)], quiet(), None, [], pipe)}
+
+
+def test_messages_have_no_finding_of_their_own() -> None:
+    ops = {"send": 20 * MS, "recv": 20 * MS, "send_recv": 20 * MS, "all_reduce": 20 * MS}
+    assert list(found_in(pipeline(0.1, theory=0.1), exposed_unsplit_by_op_ns=ops)) == [
+        "exposed-all-reduce"
+    ]
 
 
 @pytest.mark.parametrize(
-    ("measured", "severity"), [(0.1, None), (0.11, "medium"), (0.2, "medium"), (0.21, "high")]
+    ("theory", "measured", "found_it"), [(0.1, 0.3, False), (0.11, 0.11, True), (0.3, 0.1, False)]
 )
-def test_a_bubble_by_its_share(measured: float, severity: str | None) -> None:
-    result = {finding.id: finding for finding in found_with(pipeline(measured, 12))}
-    assert "exposed-all-reduce" in result
-    assert "exposed-recv" not in result
-    assert (result["pipeline-bubble"].severity if severity else None) == severity
-    assert ("pipeline-bubble" in result) == (severity is not None)
+def test_a_schedule_with_a_large_bubble(theory: float, measured: float, found_it: bool) -> None:
+    result = found_in(pipeline(measured, theory=theory, microbatches=16))
+    assert ("pipeline-bubble" in result) == found_it
+    assert "too-few-micro-batches" not in result
+
+
+def test_interleaving_shortens_the_phase() -> None:
+    """16 micro-batches in 4 stages: 3/19 of the phase; with 2 virtual stages 3/35."""
+    finding = found_in(pipeline(3 / 19, theory=3 / 19, microbatches=16))["pipeline-bubble"]
+    assert finding.severity == "medium"
+    assert finding.saving_ns_per_step == round(80 * MS * (1 - (16 / 19) / (32 / 35)))
 
 
 @pytest.mark.parametrize(
-    ("measured", "micro_batches", "said"),
+    ("virtual", "count", "wanted", "share"),
+    [(1, 8, 16, 3 / 19), (2, 4, 8, 3 / 19), (1, 15, 16, 3 / 19)],
+)
+def test_too_few_micro_batches(virtual: int, count: int, wanted: int, share: float) -> None:
+    theory = 3 / (virtual * count + 3)
+    name = "1f1b" if virtual == 1 else "interleaved-1f1b"
+    pipe = pipeline(
+        theory, theory=theory, microbatches=count, virtual_stages=virtual, schedule=name
+    )
+    finding = found_in(pipe)["too-few-micro-batches"]
+    assert finding.evidence["enough"] == wanted
+    assert finding.evidence["theory_with_enough"] == pytest.approx(share)
+    assert f"{wanted} micro-batches (theory: 15.8 %)" in finding.advice
+    assert finding.saving_ns_per_step == round(80 * MS * (1 - (1 - theory) / (1 - share)))
+
+
+@pytest.mark.parametrize(
+    ("longest", "severity"), [(105, None), (106, "medium"), (108, "medium"), (109, "high")]
+)
+def test_a_stage_that_works_longer(longest: int, severity: str | None) -> None:
+    """One of twenty stages, so that the mean hardly moves; the phase is 80 ms."""
+    result = found_in(pipeline(0.1, theory=0.1, works=(*[100] * 7, longest, *[100] * 12)))
+    assert ("stage-imbalance" in result) == (severity is not None)
+    if severity is not None:
+        finding = result["stage-imbalance"]
+        assert finding.severity == severity
+        assert finding.evidence["stage"] == 7
+        assert finding.saving_ns_per_step == round((longest - 100) * MS * 19 / 20)
+
+
+@pytest.mark.parametrize(
+    ("measured", "own", "excess"),
     [
-        (0.22, 8, "more micro-batches: with 16 theory gives 15.8 %"),
-        (0.3, 16, "balance the stages"),
-        (0.22, 16, "interleave stages"),
+        (0.24, None, None),  # 4 points, and the imbalance explains some
+        (0.30, None, 0.1 - 1 / 80),
+        (0.30, 0.28, None),  # their own times explain it
+        (0.30, 0.24, 0.06),
+        (0.30, 0.1, 0.1),  # theory explains more than their own times do
     ],
 )
-def test_advice_on_a_bubble(measured: float, micro_batches: int, said: str) -> None:
-    [bubble] = [
-        f for f in found_with(pipeline(measured, micro_batches)) if f.id == "pipeline-bubble"
-    ]
-    assert said in bubble.advice
-    assert bubble.saving_ns_per_step == 12 * MS
+def test_a_bubble_beyond_its_schedule(
+    measured: float, own: float | None, excess: float | None
+) -> None:
+    result = found_in(pipeline(measured, own=own))
+    assert ("bubble-over-theory" in result) == (excess is not None)
+    if excess is not None:
+        assert result["bubble-over-theory"].saving_ns_per_step == pytest.approx(excess * 80 * MS)
+
+
+def test_launch_gaps_are_no_part_of_it() -> None:
+    """The class of the breakdown is smaller than what is not worked: the rest is the host's."""
+    assert "bubble-over-theory" not in found_in(pipeline(0.5), bubble_ns=18 * MS)
+    finding = found_in(pipeline(0.5), bubble_ns=30 * MS)["bubble-over-theory"]
+    assert finding.saving_ns_per_step == (30 - 16 - 1) * MS
+
+
+@pytest.mark.parametrize(
+    ("syncs", "found_it"), [(None, False), (0.0, False), (7.9, False), (8.0, True)]
+)
+def test_a_host_that_waits_for_its_device(syncs: float | None, found_it: bool) -> None:
+    result = found_in(pipeline(0.1, theory=0.1, device_syncs=syncs))
+    assert ("blocking-messages" in result) == found_it
+
+
+@pytest.mark.parametrize(
+    "pipe",
+    [
+        pipeline(None, theory=None),
+        dataclasses.replace(pipeline(), bubble=dataclasses.replace(pipeline().bubble, over="step")),
+    ],
+)
+def test_nothing_is_claimed_without_a_phase(pipe: Pipeline) -> None:
+    assert list(found_in(pipe)) == ["exposed-all-reduce"]

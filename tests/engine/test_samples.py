@@ -56,8 +56,8 @@ PAPER_MULTIPLES = {
 
 
 def test_every_recorded_run_is_covered() -> None:
-    without = {"tp2", "pipeline-gpipe", "pipeline-1f1b", "3d-pp2-dp2-tp2"}
-    without |= {"simulated-3d-pp2-dp2-tp2"}
+    without = {"tp2", "3d-pp2-dp2-tp2", "simulated-3d-pp2-dp2-tp2"}
+    without |= {name for name in EXPECTED if name.startswith("pipeline-")}
     assert set(WITH_THEORY) == set(STRATEGIES) == set(EXPECTED) - without
 
 
@@ -236,8 +236,8 @@ def test_steps_are_those_recorded(name: str) -> None:
 
 
 def test_sleeping_stages_compute_what_they_slept() -> None:
-    """A stage sleeps 8 x (20 + 40) ms a step inside operators, so compute is a little more."""
+    """A stage sleeps 8 x (40 + 80) ms a step inside operators, so compute is a little more."""
     for rank in analysis("pipeline-1f1b").ranks:
         mean = rank.devices[0].mean_step
         assert mean is not None
-        assert 480e6 <= mean.compute_ns <= 520e6
+        assert 960e6 <= mean.compute_ns <= 1000e6

@@ -54,6 +54,7 @@ def test_the_pipeline() -> None:
     [name] = [name for name in SIMULATED if truth(name)["pipeline"]]
     found, true = analysis(name).pipeline, truth(name)["pipeline"]
     assert found is not None
-    assert found["schedule"] == true["schedule"]
-    assert (found["stages"], found["microbatches"]) == (true["stages"], true["micro_batches"])
-    assert found["stage_of_rank"] == true["stage_of_rank"]
+    assert found.schedule == true["schedule"]
+    assert (found.stages, found.microbatches) == (true["stages"], true["micro_batches"])
+    assert found.stage_of_rank == {int(rank): s for rank, s in true["stage_of_rank"].items()}
+    assert found.bubble.measured == pytest.approx(true["bubble"]["overall"], abs=0.005)

@@ -231,6 +231,10 @@ def test_11_overlapping_kernels(cases_folder: Path) -> None:
     assert part.overlap_pct == pytest.approx(values["per_rank"]["0"]["overlap_pct"], abs=0.001)
     assert part.busy_ns <= part.window_ns
     assert "acme_pdl_secondary" in set(reduction.kernels["name"])
+    (step,) = reduction.devices[0].steps
+    assert step.partition.window_ns == ns(values["step_us"])
+    share = 100 * step.partition.busy_ns / step.partition.window_ns
+    assert share == pytest.approx(values["utilisation_pct_of_step"])
 
 
 def test_12_two_devices(cases_folder: Path) -> None:

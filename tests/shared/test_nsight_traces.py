@@ -204,8 +204,8 @@ class TestOneFileOfANode:
     def test_the_pipeline(self, traces_folder: Path) -> None:
         pipeline = analysed(traces_folder / NODE).pipeline
         assert pipeline is not None
-        assert (pipeline["stages"], pipeline["microbatches"]) == (2, 8)
-        assert pipeline["schedule"] == "1f1b"
+        assert (pipeline.stages, pipeline.microbatches) == (2, 8)
+        assert pipeline.schedule == "1f1b"
 
 
 class TestOneFileARank:

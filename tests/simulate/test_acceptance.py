@@ -2,6 +2,7 @@
 
 Every run has clocks that are off and drift, recordings that begin and end at different events, and
 one slow rank if it has a peer that does the same work: without one, a slow rank is a slow stage.
+Two runs are long enough to measure a drift: 20 ppm lose a microsecond in 50 ms.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from simulated import Simulated, keys, members, offset_errors, simulated
+from simulated import Simulated, clock_errors, keys, members, simulated
 
 from tracelens.matching import UNMATCHED
 from tracelens.model.trace import NONE
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 US = 1000
 SLOW = 1.25
-# Both ends of a wait are known to the offsets' error only, which may be 2 us; it is far below.
-CLOCK_ERROR_NS = 1 * US
+CLOCK_ERROR_NS = 2 * US
+"""What offsets may be wrong by; one percent of a short wait is less than that."""
 
 DENSE = Model(layers=4, hidden=2048, vocabulary=8192, sequence=1024)
 DEEP = replace(DENSE, layers=8)
@@ -39,11 +40,19 @@ class Case:
     slow: int | None
 
 
-def case(slow: int | None, model: Model = DENSE, per_node: int = 8, **options: Any) -> Case:
+def case(
+    slow: int | None,
+    model: Model = DENSE,
+    *,
+    per_node: int = 8,
+    drift: float = 20,
+    tflops: float = 400,
+    **options: Any,
+) -> Case:
     sizes = {name: options.pop(name) for name in ("dp", "tp", "pp", "ep", "cp") if name in options}
     layout = Layout(**sizes)
     machine = Machine(
-        skew_ns=3_000 * US, drift_ppm=30, gpus_per_node=per_node,
+        tflops=tflops, skew_ns=3_000 * US, drift_ppm=drift, gpus_per_node=per_node,
         slow={} if slow is None else {slow: SLOW},
     )  # fmt: skip
     chosen = Options(layout, model, machine, steps=2, drop_edges=30, **options)
@@ -56,10 +65,10 @@ CASES = [
     case(1, dp=4, strategy="zero1"),
     case(3, dp=4, strategy="zero2", micro_batches=2, torch="2.4"),
     case(0, dp=4, strategy="distributed-optimizer"),
-    case(5, dp=8, strategy="zero3", micro_batches=2),
+    case(5, dp=8, strategy="zero3", micro_batches=2, tflops=20, drift=100),
     case(3, dp=2, tp=2, strategy="zero3", sequence_parallel=True, torch="2.4"),
     case(0, dp=2, tp=2, per_node=2),
-    case(1, tp=4, sequence_parallel=True, torch="2.4"),
+    case(1, tp=4, sequence_parallel=True, torch="2.4", tflops=5, drift=100),
     case(2, EXPERTS, dp=4, ep=4, strategy="distributed-optimizer"),
     case(5, EXPERTS, dp=4, ep=2, tp=2, sequence_parallel=True, torch="2.4"),
     case(1, dp=2, cp=2, strategy="distributed-optimizer"),
@@ -119,10 +128,10 @@ def test_recordings_begin_and_end_at_different_events(run: Simulated) -> None:
     assert steps == [[5, 6]] * len(run.whole.ranks)
 
 
-def test_offsets_are_right_within_two_microseconds(run: Simulated) -> None:
-    errors = offset_errors(run)
+def test_clocks_are_right_within_two_microseconds_from_beginning_to_end(run: Simulated) -> None:
+    errors = clock_errors(run)
     assert sorted(errors) == [rank.rank for rank in run.whole.ranks]
-    assert max(abs(error) for error in errors.values()) <= 2 * US
+    assert max(errors.values()) <= CLOCK_ERROR_NS
 
 
 def test_no_two_collectives_are_taken_for_one(run: Simulated) -> None:
@@ -208,34 +217,25 @@ def test_refined_breakdowns_sum_exactly(run: Simulated) -> None:
 
 # pipelines ---------------------------------------------------------------------------------------
 
-# What the analysis does not do yet: other schedules and rings, and a phase that ends with backward.
-_NOT_YET = pytest.mark.xfail(strict=True, reason="the analysis takes it for another, or for none")
-_UNKNOWN = [one for one in PIPELINES if one.options.schedule in ("interleaved", "zb-h1")] + [
-    one for one in PIPELINES if one.options.layout.cp > 1
-]
-_MEASURED: list[Case] = []
+pipelines = pytest.mark.parametrize("run", PIPELINES, indirect=True, ids=by_name)
+NAMES = {"interleaved": "interleaved-1f1b"}
 
 
-def pipelines(known: list[Case]) -> pytest.MarkDecorator:
-    params = [pytest.param(one, marks=[] if one in known else [_NOT_YET]) for one in PIPELINES]
-    return pytest.mark.parametrize("run", params, indirect=True, ids=by_name)
-
-
-@pipelines([one for one in PIPELINES if one not in _UNKNOWN])
+@pipelines
 def test_schedule_stages_and_micro_batches_are_exact(run: Simulated) -> None:
     true, found = run.truth["pipeline"], run.analysis.pipeline
     assert found is not None
-    assert found["schedule"] == true["schedule"]
-    assert found["stages"] == true["stages"]
-    assert found["virtual_stages"] == true["virtual_stages"]
-    assert found["microbatches"] == true["micro_batches"]
-    assert found["stage_of_rank"] == {str(r): s for r, s in true["stage_of_rank"].items()}
+    assert found.schedule == NAMES.get(true["schedule"], true["schedule"])
+    assert found.stages == true["stages"]
+    assert found.virtual_stages == true["virtual_stages"]
+    assert found.microbatches == true["micro_batches"]
+    assert found.stage_of_rank == {int(r): s for r, s in true["stage_of_rank"].items()}
 
 
-@pipelines(_MEASURED)
+@pipelines
 def test_bubbles_are_right_within_half_a_point(run: Simulated) -> None:
     true, found = run.truth["pipeline"]["bubble"], run.analysis.pipeline
     assert found is not None
-    assert found["bubble"]["measured"] == pytest.approx(true["overall"], abs=0.005)
+    assert found.bubble.measured == pytest.approx(true["overall"], abs=0.005)
     for rank, share in true["by_rank"].items():
-        assert found["bubble"]["by_rank"][str(rank)] == pytest.approx(share, abs=0.005)
+        assert found.bubble.by_rank[int(rank)] == pytest.approx(share, abs=0.005)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tracelens.findings.evidence import Network
+from tracelens.findings.pipeline import pipeline_findings
 from tracelens.model.result import Finding
 from tracelens.operations import named
-from tracelens.theory.pipeline import bubble_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tracelens.model.result import Breakdown, Partition, RankResult, Straggler, Volumes
+    from tracelens.model.result import (
+        Breakdown,
+        Partition,
+        Pipeline,
+        RankResult,
+        Straggler,
+        Volumes,
+    )
 
 EXPOSED_SHARE = 0.05  # of the step: our choice, docs/findings.md
 HIGH_SHARE = 0.15
-_LARGE_BUBBLE = 0.1
-_ENOUGH = 4  # micro-batches a stage: a bubble below 20 % of the ideal time
-_EXCESS_OVER_THEORY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class Evidence:
     volumes: Volumes
     framework: str | None
     stragglers: list[Straggler]
-    pipeline: dict[str, Any] | None = None
+    pipeline: Pipeline | None = None
     network: Network = field(default_factory=Network)
 
     @property
@@ -83,7 +87,7 @@ def find(
     volumes: Volumes,
     framework: str | None,
     stragglers: list[Straggler],
-    pipeline: dict[str, Any] | None = None,
+    pipeline: Pipeline | None = None,
     network: Network | None = None,
 ) -> list[Finding]:
     """Apply all rules; the finding with most time to gain comes first."""
@@ -115,7 +119,7 @@ def exposed_collectives(evidence: Evidence) -> Iterator[Finding]:
     """Name each operation whose exposed time is a large share of the step."""
     step = evidence.step_ns
     for op, exposed in evidence.exposed_by_op().items():
-        if evidence.pipeline is not None and op in ("send", "recv"):
+        if evidence.pipeline is not None and op in ("send", "recv", "send_recv"):
             continue  # waiting for the other stages: the bubble's own rule
         if step and exposed > EXPOSED_SHARE * step:
             yield Finding(
@@ -170,41 +174,9 @@ def _advice_on(late: list[Straggler], who: str) -> str:
 
 
 @rule
-def pipeline_bubble(evidence: Evidence) -> Iterator[Finding]:
-    """Name a large bubble: too few micro-batches, or more than the schedule explains."""
-    bubble = evidence.pipeline["bubble"] if evidence.pipeline else {}
-    measured = bubble.get("measured")
-    if evidence.pipeline is None or measured is None or measured <= _LARGE_BUBBLE:
-        return
-    stages, count = evidence.pipeline["stages"], evidence.pipeline["microbatches"]
-    parts = [bubble[name] or 0 for name in ("warmup_ns", "steady_ns", "cooldown_ns")]
-    yield Finding(
-        id="pipeline-bubble",
-        severity="high" if measured > 2 * _LARGE_BUBBLE else "medium",
-        title=f"The pipeline bubble takes {100 * measured:.3g} % of the pipeline phase "
-        f"({100 * bubble['theory']:.3g} % by theory)",
-        evidence={
-            "measured": measured,
-            "theory": bubble["theory"],
-            "stages": stages,
-            "microbatches": count,
-            "imbalance_ns": bubble["imbalance_ns"],
-        },
-        saving_ns_per_step=sum(parts),
-        advice=_advice_on_bubble(measured - bubble["theory"], stages, count),
-        links=["pipeline"],
-    )
-
-
-def _advice_on_bubble(excess: float, stages: int, micro_batches: int) -> str:
-    said = []
-    if micro_batches < _ENOUGH * stages:
-        wanted = _ENOUGH * stages
-        share = bubble_share(stages, wanted)
-        said.append(f"more micro-batches: with {wanted} theory gives {100 * share:.3g} %")
-    if excess > _EXCESS_OVER_THEORY:
-        said.append("it is larger than the schedule explains: balance the stages, overlap messages")
-    return "; ".join(said) or "interleave stages, or use a zero-bubble schedule"
+def pipelines(evidence: Evidence) -> Iterator[Finding]:
+    """Name what a pipeline loses to its schedule, to unequal stages, and beyond both."""
+    yield from pipeline_findings(evidence.pipeline, evidence.breakdowns)
 
 
 @rule

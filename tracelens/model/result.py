@@ -459,6 +459,79 @@ class Volumes:
 
 
 @dataclass(frozen=True, slots=True)
+class Bubble:
+    """What the stages of a pipeline do not work, as shares and mean times per step and stage.
+
+    `over` says of what `measured` and `by_rank` are shares: of the pipeline phase, or of the whole
+    step where the phase is not known. `theory_at_measured_times` is what the same passes in the
+    same order would leave idle if messages took no time.
+    """
+
+    theory: float | None
+    measured: float | None
+    by_rank: dict[int, float | None]
+    warmup_ns: int | None
+    steady_ns: int | None
+    cooldown_ns: int | None
+    imbalance_ns: int | None
+    p2p_ns: int | None
+    filled_by_dp_ns: int | None
+    over: Literal["phase", "step"] = "phase"
+    theory_at_measured_times: float | None = None
+    phase_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Mean work of a stage for one micro-batch; `weight_ns`, part of `backward_ns`, if it is apart.
+
+    `work_ns` is all of its forward and backward work in a step.
+    """
+
+    stage: int
+    forward_ns: int | None
+    backward_ns: int | None
+    weight_ns: int | None
+    work_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """One pass of the step that is drawn: a micro-batch through a stage, forward or backward.
+
+    Times are since the phase began; `virtual_stage` counts over all ranks.
+    """
+
+    stage: int
+    kind: str  # forward | backward | backward_input | backward_weight
+    microbatch: int | None
+    start_ns: int
+    duration_ns: int
+    virtual_stage: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The pipeline of the run; `stages` and the counts are None where they cannot be told.
+
+    `source` is what told stages and passes apart: the schedule's own ranges, or messages.
+    `device_syncs` is how often a host waits for its whole device between messages, per step.
+    """
+
+    schedule: str | None
+    stages: int | None
+    virtual_stages: int | None
+    microbatches: int | None
+    stage_of_rank: dict[int, int]
+    bubble: Bubble
+    timeline: list[PassResult]
+    stage_times: list[StageTimes] = field(default_factory=list)
+    pipelines: int = 1
+    source: str | None = None  # ranges | messages
+    device_syncs: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Lateness:
     """How late each rank enters its collectives, rank x step."""
 
@@ -549,7 +622,7 @@ class Analysis:
     collectives: list[CollectiveResult]
     parallelism: Parallelism
     volumes: Volumes
-    pipeline: dict[str, Any] | None
+    pipeline: Pipeline | None
     lateness: Lateness | None
     stragglers: list[Straggler]
     findings: list[Finding]

@@ -66,6 +66,19 @@ _FRAMEWORKS = {
     "zero-redundancy-optimizer": "ZeroRedundancyOptimizer",
 }
 
+_SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved-1f1b": "interleaved 1F1B",
+    "looped-bfs": "looped BFS",
+    "zb-h1": "ZB-H1",
+    "interleaved-zb": "interleaved zero-bubble",
+    "zbv": "ZB-V",
+    "dualpipev": "DualPipeV",
+}
+
+_PASSES = {"backward_input": "input gradients", "backward_weight": "weight gradients"}
+
 GLOSSARY: tuple[tuple[str, str], ...] = (
     ("Compute", "time in which at least one kernel that is not communication ran"),
     ("Exposed communication", "communication that no compute ran beside: it costs step time"),
@@ -98,6 +111,16 @@ def strategy(name: str | None) -> str:
 def framework(name: str | None) -> str:
     """Name a training framework."""
     return "unknown framework" if name is None else _FRAMEWORKS.get(name.lower(), name)
+
+
+def schedule(name: str | None) -> str:
+    """Name a pipeline schedule."""
+    return "an unknown schedule" if name is None else _SCHEDULES.get(name, name)
+
+
+def kind_of_pass(kind: str) -> str:
+    """Name what a stage does for a micro-batch."""
+    return _PASSES.get(kind, kind)
 
 
 def group(result: GroupResult | None) -> str:
