@@ -14,8 +14,10 @@ from analysis_parts import (
     EVIL,
     KERNELS,
     MS,
+    by_dimension,
     collective,
     collectives_of,
+    contention,
     device,
     files,
     findings,
@@ -27,26 +29,32 @@ from analysis_parts import (
     ranks_of,
     run_facts,
     summary,
+    topology,
     volumes,
 )
 
 from tracelens.model.result import (
     SCHEMA,
     Analysis,
+    Contention,
     Finding,
     GroupResult,
+    Links,
     Metric,
+    Node,
     Notice,
     Parallelism,
     Parameters,
     PerStepVolume,
     RankResult,
     RunFacts,
+    SlowedKernel,
     Source,
     SourceFile,
     Straggler,
     Summary,
     Tool,
+    Topology,
     Volumes,
 )
 
@@ -116,8 +124,12 @@ def fsdp2(number: int = 4) -> Analysis:
         volumes=volumes(psi),
         pipeline=None,
         lateness=lateness(everybody, steps, 3),
-        stragglers=[Straggler(3, 86.1, 22 * MS, 180 * MS)],
+        stragglers=[
+            Straggler(3, 86.1, 22 * MS, 180 * MS, 71.5, "compute", ["g0"], 9, 10, persistent=True)
+        ],
         findings=findings(3),
+        topology=topology({"dp": number}),
+        contention=contention(),
     )
 
 
@@ -128,7 +140,7 @@ def large(number: int = 64) -> Analysis:
     groups = groups_3d(number)
     shown = everybody if number <= 128 else everybody[:32]
     late = number * 3 // 8 if number <= 128 else 7
-    ranks = ranks_of(number, steps, bubble=True)
+    ranks = by_dimension(ranks_of(number, steps, bubble=True), dp=0.6, tp=0.3, pp=0.1)
     return dataclasses.replace(
         base,
         source=dataclasses.replace(base.source, path=f"traces/llama-7b-{number}"),
@@ -144,6 +156,7 @@ def large(number: int = 64) -> Analysis:
         lateness=lateness(shown, steps, late),
         stragglers=[Straggler(late, 86.1, 22 * MS, 180 * MS)],
         findings=findings(late),
+        topology=topology({"pp": 4, "dp": number // 8, "tp": 2}),
     )
 
 
@@ -225,6 +238,8 @@ def one_rank() -> Analysis:
         lateness=None,
         stragglers=[],
         findings=[],
+        topology=topology({"dp": 8}, per_node=None),
+        contention=None,
     )
 
 
@@ -351,4 +366,27 @@ def hostile() -> Analysis:
             Finding(name, "high", name, {name: name}, MS, name, [name, "collectives/0"])
             for name in EVIL
         ],
+        topology=_hostile_topology(),
+        contention=Contention(
+            2.0,
+            None,
+            None,
+            None,
+            [SlowedKernel(name, False, 3, 1000, 3, 2000, 2.0) for name in EVIL],
+        ),
+    )
+
+
+def _hostile_topology() -> Topology:
+    base = topology({"tp": 4}, per_node=2)
+    return dataclasses.replace(
+        base,
+        nodes=[Node(EVIL[0], [0, 1]), Node(EVIL[1], [2, 3])],
+        nodes_source=EVIL[2],
+        axes=[dataclasses.replace(base.axes[0], name=EVIL[3], confidence="low")],
+        positions=[
+            dataclasses.replace(p, coordinates={EVIL[3]: p.rank}, node=p.rank)
+            for p in base.positions
+        ],
+        links=Links(EVIL[0], 1.0, None, EVIL[1]),
     )

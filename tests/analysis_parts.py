@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
 from tracelens.model.result import (
+    Axis,
     Breakdown,
     CollectiveResult,
+    Contention,
     DeviceResult,
     Finding,
     GroupResult,
     KernelResult,
     Lateness,
+    Links,
     Metric,
+    Node,
     Parallelism,
     Parameters,
     Partition,
     PerStepVolume,
     Prediction,
+    RankPosition,
     RankResult,
     RankVolume,
     RunFacts,
+    SlowedKernel,
     SourceFile,
     StepBytes,
     StepResult,
     Summary,
+    Topology,
     Volumes,
     VolumeTerm,
 )
@@ -208,6 +216,9 @@ def collective(
         },
         "sources": ["args"],
         "kind": "parameters",
+        "link_peak_gbps": 450.0,
+        "busbw_of_link_pct": None if wire is None else 100 * wire / time / 450,
+        "matched_calls": {"high": 250.0, "low": 2.5} if len(ranks) > 1 else {},
     }
     return CollectiveResult(**(fields | more))
 
@@ -224,6 +235,9 @@ def ranks_of(number: int, steps: list[int], **options: Any) -> list[RankResult]:
             devices=[device(rng, steps, slow=0.94 if rank == number * 3 // 4 else 1.0, **options)],
             top_kernels=kernels(rng, KERNELS, 30 if number <= 64 else 10),
             host=f"gpu-a{rank // 8 + 1}",
+            clock_drift_ppm=round(3.5 * rank - 7, 1) if rank else 0.0,
+            clock_median_ns=4_200 + 100 * rank,
+            clock_residual_ns=18_000 + 900 * rank,
         )
         for rank in range(number)
     ]
@@ -413,6 +427,77 @@ def groups_3d(number: int) -> list[GroupResult]:
         GroupResult(f"g{index}", [str(index)], None, role, "high", len(ranks), ranks, 1)
         for index, (role, ranks) in enumerate(found)
     ]
+
+
+def topology(mesh: dict[str, int], per_node: int | None = 8) -> Topology:
+    """Return a layout whose last dimension changes fastest, on machines of so many ranks."""
+    number, strides = 1, {}
+    for name in reversed(mesh):
+        strides[name] = number
+        number *= mesh[name]
+    machines = range(-(-number // per_node)) if per_node else []
+    return Topology(
+        nodes=[
+            Node(
+                f"gpu-a{i + 1}",
+                list(range(number))[i * (per_node or 1) : (i + 1) * (per_node or 1)],
+            )
+            for i in machines
+        ]
+        if per_node
+        else None,
+        nodes_source="hosts" if per_node else None,
+        axes=[_axis(name, mesh[name], strides[name], number, per_node) for name in mesh],
+        positions=[
+            RankPosition(
+                rank,
+                {name: rank // strides[name] % mesh[name] for name in mesh},
+                rank // strides["pp"] % mesh["pp"] if "pp" in mesh else None,
+                rank // per_node if per_node else None,
+            )
+            for rank in range(number)
+        ],
+        links=Links("NVLink 4", 450.0, None, "NVIDIA H100, H200, H20 SXM data sheets: 900 GB/s"),
+    )
+
+
+def _axis(name: str, size: int, stride: int, number: int, per_node: int | None) -> Axis:
+    first = list(range(0, size * stride, stride))
+    nodes = len({rank // per_node for rank in first}) if per_node else None
+    return Axis(name, size, number // size, stride, first, nodes, "high")
+
+
+def by_dimension(ranks: list[RankResult], **shares: float) -> list[RankResult]:
+    """Return ranks whose exposed transfer is for several dimensions."""
+    return [
+        dataclasses.replace(rank, devices=[_by_dimension(one, shares) for one in rank.devices])
+        for rank in ranks
+    ]
+
+
+def _by_dimension(device: DeviceResult, shares: dict[str, float]) -> DeviceResult:
+    assert device.breakdown is not None
+    total = sum((device.breakdown.transfer_by_op_ns or {}).values())
+    parts = {name: int(total * share) for name, share in shares.items()}
+    parts["dp"] += total - sum(parts.values())
+    changed = dataclasses.replace(
+        device.breakdown, transfer_by_dimension_ns=parts, exposed_unsplit_by_dimension_ns={}
+    )
+    return dataclasses.replace(device, breakdown=changed)
+
+
+def contention() -> Contention:
+    """Return two kernels that run slower beside communication."""
+    return Contention(
+        slowdown=1.21,
+        gemm_slowdown=1.31,
+        lost_per_step_ns=9 * MS,
+        gemm_lost_per_step_ns=8 * MS,
+        kernels=[
+            SlowedKernel(KERNELS[2][0], True, 120, 182_000, 310, 239_000, 239 / 182),
+            SlowedKernel(KERNELS[4][0], False, 88, 12_000, 201, 13_500, 13.5 / 12),
+        ],
+    )
 
 
 def collectives_of(group: GroupResult) -> list[CollectiveResult]:

@@ -34,6 +34,7 @@ class Call:
     step: int = 1
     cycle: int = 0
     seq: int = NONE
+    comms_id: int = NONE
 
 
 def table_of(calls: Sequence[Call]) -> OperationsTable:
@@ -56,8 +57,10 @@ def table_of(calls: Sequence[Call]) -> OperationsTable:
             "op": CODE[c.op],
             "dtype": c.dtype,
             "elements": c.elements,
+            "buffer_bytes": NONE,
             "step_number": c.step,
             "seq": c.seq,
+            "comms_id": c.comms_id,
             "start": c.start,
             "end": c.end,
             "start_ns": NONE if c.start == NONE else c.start + EPOCH_NS,

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from tracelens import (
     breakdown,
     causes,
     collectives,
+    contention,
+    dimensions,
+    exposed_wait,
+    links,
+    network_cards,
+    nodes,
     operations_table,
     parallelism,
     pipeline,
     roles,
+    stragglers,
+    topology,
     traffic,
+    untyped,
     verdict,
     volumes,
     waiting,
 )
 from tracelens.attribution import combine
-from tracelens.findings import find
+from tracelens.findings import Network, find
+from tracelens.joined_notices import joined_notices
 from tracelens.model import result
 from tracelens.model.trace import NONE
 from tracelens.notices import notice
@@ -32,8 +41,11 @@ from tracelens.reduction import CLASS_NAMES
 from tracelens.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
+    from tracelens.clocks import Clocks
     from tracelens.idle import IdleCauses
     from tracelens.intervals import Ints
     from tracelens.model.result import Notice
@@ -57,25 +69,44 @@ def analyse(
         given: The user's options.
     """
     table = operations_table.build(run)
+    concluded = untyped.resolve(table, given.dtype)
+    assumed = roles.assume(table)
     pattern = traffic.observe(run, table)
     found = parallelism.infer(pattern, given)
     kinds = _final_kinds(pattern.kinds, table, found)
-    concluded = roles.conclude(table, kinds, found)
-    dims = roles.dimensions(table, concluded, given.dims)
+    roled = roles.conclude(table, kinds, found, assumed)
+    located, located_notices = nodes.locate(run, given.gpus_per_node)
+    axes = topology.axes(run, table, roled)
+    dims = topology.sizes(axes, given.dims)
     combined = any(dims[name] > 1 for name in ("tp", "pp", "ep", "cp"))
     compared = volumes.compare(table, kinds, found, given, combined=combined)
     layout = _parallelism(found, dims, given, combined=combined)
     counted = {id(rank) for rank in run.counted}
     waits = waiting.observe(run, table)
+    cuts = exposed_wait.cuts_of(run, table, waits)
+    dimension = exposed_wait.by_cycle(run, dimensions.of_rows(table, roled))
+    by_dimension = {
+        id(rank): dimensions.sums(rank, cuts[rank.rank], dimension[rank.rank])
+        for rank in run.counted
+    }
     ranks = [
-        _rank(rank, _split_of(table, waits, rank) if id(rank) in counted else None, waits)
+        _rank(
+            rank,
+            _split_of(rank, cuts) if id(rank) in counted else None,
+            waits,
+            by_dimension.get(id(rank), {}),
+        )
         for rank in run.ranks
     ]
-    rows = collectives.collective_results(table, kinds, waits)
-    pipes = pipeline.observe(run, table, concluded.role, waits.clocks)
-    late = causes.explained(waiting.stragglers(waits, _recorded(run)), ranks)
+    peaks = links.Peaks(links.link_of(_devices(run)), located, given.intra_gbps, given.inter_gbps)
+    rows = collectives.collective_results(table, kinds, waits, peaks)
+    groups = collectives.group_results(table, roled, located)
+    contended = _contention(run)
+    pipes = pipeline.observe(run, table, roled.role, waits.clocks)
+    blamed = stragglers.blame(table, waits, exposed_wait.losses(run, cuts))
+    late = causes.explained(stragglers.stragglers(blamed, _recorded(run)), ranks)
     facts = _facts(run)
-    hosts = {rank.rank: rank.cycles[0].info.host for rank in run.ranks}
+    network = Network(rows, groups, peaks.described(), contended)
     return result.Analysis(
         schema=result.SCHEMA,
         tool=result.Tool("tracelens", __version__),
@@ -89,19 +120,23 @@ def analyse(
                 *notices,
                 *run.notices,
                 *_run_notices(run, table, facts),
-                *_clock_notices(waits),
+                *joined_notices(run, table, waits),
                 *_layout_notices(given, run),
+                *located_notices,
+                *([notice("type-concluded", count=concluded)] if concluded else []),
             ]
         ),
         ranks=ranks,
-        groups=collectives.group_results(table, concluded, hosts),
+        groups=groups,
         collectives=rows,
         parallelism=layout,
-        volumes=compared,
+        volumes=replace(compared, network=network_cards.observe(run, table, located)),
         pipeline=pipes,
         lateness=waiting.lateness(table, waits),
         stragglers=late,
-        findings=find(ranks, compared, found.framework, late, pipes),
+        findings=find(ranks, compared, found.framework, late, pipes, network),
+        topology=topology.describe(run, axes, peaks, pipes),
+        contention=contended,
     )
 
 
@@ -118,10 +153,8 @@ def _final_kinds(
 _Split = dict[tuple[int, int], "Ints"]
 
 
-def _split_of(
-    table: operations_table.OperationsTable, waits: waiting.Waiting, rank: RankRun
-) -> _Split:
-    return waiting.exposed_wait(rank, waiting.cuts_of(table.frame, waits, rank.rank))
+def _split_of(rank: RankRun, cuts: exposed_wait.ByCycle) -> _Split:
+    return exposed_wait.exposed_wait(rank, cuts[rank.rank])
 
 
 def _recorded(run: Run) -> int:
@@ -130,21 +163,41 @@ def _recorded(run: Run) -> int:
     return round(sum(totals) / len(totals))
 
 
-def _rank(rank: RankRun, split: _Split | None, waits: waiting.Waiting) -> result.RankResult:
+def _rank(
+    rank: RankRun,
+    split: _Split | None,
+    waits: waiting.Waiting,
+    by_dimension: dimensions.Sums,
+) -> result.RankResult:
     keys = sorted({(d.process, d.device) for cycle in rank.cycles for d in cycle.devices})
     return result.RankResult(
         rank=rank.rank,
         files=[cycle.info.path for cycle in rank.cycles],
         partial=rank.partial,
-        clock_offset_ns=waits.clocks.offset_ns.get(rank.rank) if split is not None else None,
-        devices=[_device(rank, process, device, split or {}) for process, device in keys],
+        **_clock(waits.clocks, rank.rank if split is not None else None),
+        devices=[
+            _device(rank, process, device, split or {}, by_dimension) for process, device in keys
+        ],
         top_kernels=_top_kernels(rank),
         host=rank.cycles[0].info.host,
         in_means=split is not None,
     )
 
 
-def _device(rank: RankRun, process: int, device: int, split: _Split) -> result.DeviceResult:
+def _clock(clocks: Clocks, rank: int | None) -> dict[str, Any]:
+    """Return the clock's fields of a rank; all are None where nothing is known of it."""
+    tables: dict[str, Mapping[int, float]] = {
+        "clock_offset_ns": clocks.offset_ns,
+        "clock_drift_ppm": clocks.drift_ppm,
+        "clock_median_ns": clocks.rank_median_ns,
+        "clock_residual_ns": clocks.rank_residual_ns,
+    }
+    return {name: None if rank is None else table.get(rank) for name, table in tables.items()}
+
+
+def _device(
+    rank: RankRun, process: int, device: int, split: _Split, by_dimension: dimensions.Sums
+) -> result.DeviceResult:
     parts: list[tuple[int, DeviceReduction]] = [
         (number, d)
         for number, cycle in enumerate(rank.cycles)
@@ -167,6 +220,9 @@ def _device(rank: RankRun, process: int, device: int, split: _Split) -> result.D
     mean = combine(chosen, len(chosen))
     total = combine([d.total for _, d in parts])
     assert total is not None
+    refined = breakdown.of_mean_step(
+        mean, len(chosen), split.get((process, device)), _idle_of(rank, parts)
+    )
     return result.DeviceResult(
         device=device,
         process=process,
@@ -175,9 +231,7 @@ def _device(rank: RankRun, process: int, device: int, split: _Split) -> result.D
         total=total,
         mean_step=mean,
         steps=steps,
-        breakdown=breakdown.of_mean_step(
-            mean, len(chosen), split.get((process, device)), _idle_of(rank, parts)
-        ),
+        breakdown=dimensions.split(refined, by_dimension.get((process, device))),
         name=parts[0][1].name,
     )
 
@@ -232,7 +286,7 @@ def _facts(run: Run) -> result.RunFacts:
         ranks_duplicated=run.duplicated,
         backend=_common([info.backend for info in infos]),
         device_kind=_common([info.device_kind for info in infos]) or "unknown",
-        devices=sorted({d.name for r in run.ranks for c in r.cycles for d in c.devices if d.name}),
+        devices=_devices(run),
         hosts=sorted({info.host for info in infos if info.host}),
         nccl_version=_common([info.nccl_version for info in infos]),
         steps=steps,
@@ -241,6 +295,16 @@ def _facts(run: Run) -> result.RunFacts:
         started=_date(started),
         framework_version=_common([info.framework_version for info in infos]),
     )
+
+
+def _devices(run: Run) -> list[str]:
+    return sorted({d.name for r in run.ranks for c in r.cycles for d in c.devices if d.name})
+
+
+def _contention(run: Run) -> result.Contention | None:
+    cycles = [cycle for rank in run.counted for cycle in rank.cycles]
+    steps = sum(len(device.steps) for cycle in cycles for device in cycle.devices)
+    return contention.merge([cycle.contention for cycle in cycles], steps)
 
 
 def _steps_complete(run: Run) -> int:
@@ -301,31 +365,6 @@ def _layout_notices(given: Given, run: Run) -> list[Notice]:
     return [notice("layout-mismatch", layout=layout, product=product, world=world)]
 
 
-def _clock_notices(waits: waiting.Waiting) -> list[Notice]:
-    """Say how far clocks can be trusted, or why waiting is unknown."""
-    if not waits.clocks.offset_ns or (waits.wait_ns == NONE).all():
-        return [notice("wait-unknown")]
-    found = []
-    residual = waits.clocks.residual_ns
-    if len(residual):
-        largest = max(abs(offset) for offset in waits.clocks.offset_ns.values())
-        found.append(
-            notice(
-                "clocks-aligned",
-                largest=f"{largest / 1000:.1f}",
-                median=f"{np.median(residual) / 1000:.1f}",
-                high=f"{np.percentile(residual, 95) / 1000:.1f}",
-            )
-        )
-    if len(set(waits.clocks.component.values())) > 1:
-        found.append(notice("clocks-apart", count=len(set(waits.clocks.component.values()))))
-    if waits.implausible:
-        found.append(notice("implausible-matches", count=waits.implausible))
-    if waits.incomplete:
-        found.append(notice("wait-lower-bound", count=waits.incomplete))
-    return found
-
-
 def _run_notices(
     run: Run, table: operations_table.OperationsTable, facts: result.RunFacts
 ) -> list[Notice]:
@@ -337,18 +376,29 @@ def _run_notices(
     if not devices:
         found.append(notice("no-device-events"))
     elif not facts.steps:
-        found.append(notice("no-steps"))
+        found.append(notice("no-steps", hint=_hint(run, "steps")))
     if (early := sum(d.before_first_step for d in devices)) and facts.steps:
         found.append(notice("before-first-step", count=early))
     incomplete = sum(not s.complete for d in devices for s in d.steps)
     if incomplete:
         found.append(notice("incomplete-steps", count=incomplete))
-    found += _bytes_notices(table)
+    found += _bytes_notices(table, _hint(run, "bytes"))
     found += _rank_notices(run)
     return found
 
 
-def _bytes_notices(table: operations_table.OperationsTable) -> list[Notice]:
+_HINTS = {
+    "steps": "call `prof.step()` once per optimizer step",
+    "bytes": "no arguments or shapes recorded: record_shapes=True",
+}
+
+
+def _hint(run: Run, what: str) -> str:
+    """Return how to get what a file lacks, in the words of the first rank's profiler."""
+    return run.counted[0].cycles[0].info.hints.get(what, _HINTS[what])
+
+
+def _bytes_notices(table: operations_table.OperationsTable, hint: str) -> list[Notice]:
     """Tell of calls without a size: those in complete steps apart from the harmless rest."""
     frame = table.frame
     unknown = (frame["message_bytes"] == NONE).to_numpy()
@@ -356,21 +406,20 @@ def _bytes_notices(table: operations_table.OperationsTable) -> list[Notice]:
     unlaunched = (frame["launch"] == NONE).to_numpy()
     found = []
     if inside := int((unknown & complete).sum()):
-        why = _why_unknown(inside, int((unknown & complete & unlaunched).sum()))
+        why = _why_unknown(inside, int((unknown & complete & unlaunched).sum()), hint)
         calls = f"{int(complete.sum()):,}"
         found.append(notice("bytes-unknown", count=inside, calls=calls, why=why))
     if outside := int((unknown & ~complete).sum()):
-        why = _why_unknown(outside, int((unknown & ~complete & unlaunched).sum()))
+        why = _why_unknown(outside, int((unknown & ~complete & unlaunched).sum()), hint)
         found.append(notice("bytes-unknown-outside-steps", count=outside, why=why))
     return found
 
 
-def _why_unknown(unknown: int, unlaunched: int) -> str:
+def _why_unknown(unknown: int, unlaunched: int, hint: str) -> str:
     early = "launched before the profiler started"
-    shapes = "no arguments or shapes recorded: record_shapes=True"
     if unlaunched == unknown:
         return early
-    return shapes if not unlaunched else f"{unlaunched:,} {early}; for the rest, {shapes}"
+    return hint if not unlaunched else f"{unlaunched:,} {early}; for the rest, {hint}"
 
 
 def _rank_notices(run: Run) -> list[Notice]:

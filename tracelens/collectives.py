@@ -7,19 +7,44 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens import latency
-from tracelens.dtypes import item_size
+from tracelens import bandwidth, latency
+from tracelens.matching import CONFIDENCES, NOT_COLLECTIVE
 from tracelens.model.result import CollectiveResult, GroupResult, RankVolume, StepBytes
 from tracelens.model.trace import NONE
 from tracelens.operations import OPERATIONS
+from tracelens.transfer_estimate import estimate
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.intervals import Ints
     from tracelens.latency import Fit
+    from tracelens.links import Peaks
     from tracelens.model.result import Confidence
+    from tracelens.nodes import Nodes
     from tracelens.operations_table import MergedGroup, OperationsTable
+    from tracelens.transfer_estimate import Estimate
     from tracelens.waiting import Waiting
+
+
+_USED = (
+    "rank",
+    "group",
+    "op",
+    "dtype",
+    "complete",
+    "source",
+    "start",
+    "buffer_bytes",
+    "message_bytes",
+    "wire_bytes",
+    "message_elements",
+    "time_ns",
+    "time_in_mean_ns",
+    "exposed_ns",
+    "exposed_in_mean_ns",
+)
+"""The columns of operations that rows are made of: cutting a frame costs by its columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +55,7 @@ class Roles:
     confidence: dict[int, Confidence]
 
 
-def group_results(
-    table: OperationsTable, roles: Roles, hosts: dict[int, str | None]
-) -> list[GroupResult]:
+def group_results(table: OperationsTable, roles: Roles, nodes: Nodes) -> list[GroupResult]:
     """List the groups that carried operations."""
     return [
         GroupResult(
@@ -43,32 +66,31 @@ def group_results(
             role_confidence=roles.confidence[group.index],
             size=group.size,
             ranks=list(group.ranks) if group.ranks is not None else None,
-            nodes=_nodes(group, hosts),
+            nodes=None if span is None else len(span),
+            node_names=None if span is None else [nodes.names[node] for node in span],
         )
         for group in table.groups
+        for span in (nodes.of(group.ranks),)
     ]
 
 
-def _nodes(group: MergedGroup, hosts: dict[int, str | None]) -> int | None:
-    """Count hosts, if every member's host is known."""
-    if group.ranks is None:
-        return None
-    names = {hosts.get(rank) for rank in group.ranks}
-    return None if None in names else len(names)
-
-
 def collective_results(
-    table: OperationsTable, kinds: pd.Series, waiting: Waiting
+    table: OperationsTable, kinds: pd.Series, waiting: Waiting, peaks: Peaks
 ) -> list[CollectiveResult]:
     """Aggregate all operations; numbers are means per member rank that is present."""
-    frame = table.frame.assign(kind=kinds, wait_ns=waiting.wait_ns)
+    confidence = waiting.joined.matching.confidence
+    frame = table.frame[list(_USED)].assign(
+        kind=kinds, wait_ns=waiting.wait_ns, confidence=confidence
+    )
     fits = latency.fit_all(frame, waiting.wait_ns) if waiting.times_are_the_devices else {}
     results = []
     for key, rows in frame.groupby(["group", "op", "dtype", "kind"]):
         group, op, dtype, kind = (str(part) for part in key)
         merged = table.groups[int(group)]
         fitted = fits.get((int(group), int(op)))
-        results.append(_collective(table, merged, OPERATIONS[int(op)], dtype, kind, rows, fitted))
+        name = OPERATIONS[int(op)]
+        peak = peaks.of(name, merged.ranks)
+        results.append(_collective(table, merged, name, dtype, kind, rows, fitted, peak))
     return sorted(results, key=lambda c: (-(c.exposed_ns or 0), -(c.time_ns or 0), c.group, c.op))
 
 
@@ -80,6 +102,7 @@ def _collective(
     kind: str,
     rows: pd.DataFrame,
     fitted: Fit | None,
+    peak: float | None,
 ) -> CollectiveResult:
     members = _members(table, group, rows)
     steps = sum(table.complete_steps[rank] for rank in members)
@@ -87,7 +110,9 @@ def _collective(
     complete = rows[rows["complete"].to_numpy(bool)]
     timed = bool((rows["start"] != NONE).any())
     unknown = int((rows["message_bytes"] == NONE).sum())
-    split = _split(rows, len(members))
+    guess = _estimate(rows, group, members)
+    matched = rows[rows["wait_ns"] != NONE]
+    rates = bandwidth.measure(matched, fitted)
     return CollectiveResult(
         group=f"g{group.index}",
         op=op,
@@ -105,48 +130,45 @@ def _collective(
         time_per_step_ns=_sum(rows["time_in_mean_ns"], mean_steps) if timed else None,
         exposed_ns=_sum(rows["exposed_ns"], len(members)) if timed else None,
         exposed_per_step_ns=_sum(rows["exposed_in_mean_ns"], mean_steps) if timed else None,
-        wait_ns=split.wait_ns,
-        transfer_ns=split.transfer_ns,
-        busbw_gbps=split.busbw_gbps,
-        algbw_gbps=split.algbw_gbps,
+        wait_ns=_sum(matched["wait_ns"], len(members)) if len(matched) else None,
+        transfer_ns=_sum(matched["time_ns"] - matched["wait_ns"], len(members))
+        if len(matched)
+        else None,
+        busbw_gbps=rates.busbw_gbps,
+        algbw_gbps=rates.algbw_gbps,
         alpha_us=fitted.alpha_us if fitted else None,
         beta_gbps=fitted.beta_gbps if fitted else None,
-        by_rank={rank: _of_rank(rows[rows["rank"] == rank]) for rank in members},
+        by_rank=_by_rank(rows, members),
         sources=sorted(set(rows["source"])),
         kind=kind,
+        matched_calls=_matched(matched, len(members)),
+        link_peak_gbps=peak,
+        busbw_of_link_pct=_percent(rates.busbw_gbps, peak),
+        large_busbw_gbps=rates.large_busbw_gbps,
+        half_bandwidth_bytes=rates.half_bandwidth_bytes,
+        latency_bound_calls_pct=rates.latency_bound_calls_pct,
+        latency_bound_time_pct=rates.latency_bound_time_pct,
+        transfer_estimate_ns=guess.transfer_ns if guess else None,
+        busbw_estimate_gbps=guess.busbw_gbps if guess else None,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Split:
-    wait_ns: int | None = None
-    transfer_ns: int | None = None
-    algbw_gbps: float | None = None
-    busbw_gbps: float | None = None
+def _matched(matched: pd.DataFrame, members: int) -> dict[str, float]:
+    """Count the matched calls per member by confidence, the surest first."""
+    counts = np.bincount(matched["confidence"].to_numpy(np.int64), minlength=len(CONFIDENCES))
+    return {name: int(n) / members for name, n in zip(CONFIDENCES, counts, strict=True) if n}
 
 
-def _split(rows: pd.DataFrame, members: int) -> _Split:
-    """Split the time of matched calls; bandwidth is over transfer time, decimal GB/s.
+def _estimate(rows: pd.DataFrame, group: MergedGroup, members: list[int]) -> Estimate | None:
+    """Estimate transfer where no other member's trace is there to tell it."""
+    alone = len(members) == 1 and group.size != 1
+    if not alone or rows["op"].to_numpy(np.int64)[0] in NOT_COLLECTIVE:
+        return None
+    return estimate(rows)
 
-    algbw = S / t and busbw = wire bytes / t (nccl-tests doc/PERFORMANCE.md); a byte a nanosecond is
-    a GB/s.
-    """
-    matched = rows[rows["wait_ns"] != NONE]
-    if not len(matched):
-        return _Split()
-    waited = float(matched["wait_ns"].sum())
-    transfer = float(matched["time_ns"].sum()) - waited
-    known = (matched["message_bytes"] != NONE) & (matched["wire_bytes"] != NONE)
-    sized = matched[known]
-    busy = float(sized["time_ns"].sum() - sized["wait_ns"].sum())
-    whole = [item_size(name) or 0 for name in sized["dtype"]]
-    buffers = float((sized["elements"].to_numpy(np.int64) * np.array(whole, np.int64)).sum())
-    return _Split(
-        round(waited / members),
-        round(transfer / members),
-        buffers / busy if busy and buffers else None,
-        float(sized["wire_bytes"].sum()) / busy if busy and buffers else None,
-    )
+
+def _percent(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else 100 * part / whole
 
 
 def _members(table: OperationsTable, group: MergedGroup, rows: pd.DataFrame) -> list[int]:
@@ -155,8 +177,24 @@ def _members(table: OperationsTable, group: MergedGroup, rows: pd.DataFrame) -> 
     return sorted(calling | set(present))
 
 
-def _of_rank(rows: pd.DataFrame) -> RankVolume:
-    return RankVolume(len(rows), _mean(rows["message_bytes"], 1), _mean(rows["wire_bytes"], 1))
+def _by_rank(rows: pd.DataFrame, members: list[int]) -> dict[int, RankVolume]:
+    """Return what each member called; a rank without a call of known size has none."""
+    place = np.searchsorted(members, rows["rank"].to_numpy(np.int64))
+    calls = np.bincount(place, minlength=len(members)).tolist()
+    message, wire = (_sums(rows[name], place, calls) for name in ("message_bytes", "wire_bytes"))
+    return {rank: RankVolume(calls[i], message[i], wire[i]) for i, rank in enumerate(members)}
+
+
+def _sums(values: pd.Series, place: Ints, calls: list[int]) -> list[int | None]:
+    numbers = values.to_numpy(np.int64)
+    known = numbers != NONE
+    sums = np.zeros(len(calls), np.int64)
+    np.add.at(sums, place[known], numbers[known])
+    sized = np.bincount(place[known], minlength=len(calls)).tolist()
+    return [
+        None if called and not of_known_size else total
+        for total, called, of_known_size in zip(sums.tolist(), calls, sized, strict=True)
+    ]
 
 
 def _mean(values: pd.Series, divisor: int) -> int | None:

@@ -1,20 +1,23 @@
 """Decide which device events communicate, what they do, and which operations they carry.
 
-Layers, strongest first (docs/attribution.md): arguments on the kernel, the `record_param_comms`
-that launched it, the c10d operator around it, the process group's own range, the kernel's name, the
-user's rules. Each layer fills what the stronger ones left open: an old record may know the size,
-only the range the name. An operation is counted once, however many records and kernels it has.
+Layers, strongest first (docs/attribution.md): arguments on the kernel or the calls it carries, the
+`record_param_comms` that launched it, the c10d operator around it, the process group's own range,
+the kernel's name, the user's rules. Each layer fills what the stronger ones left open: an old
+record may know the size, only the range the name. An operation is counted once, however many
+records and kernels it has.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tracelens import operations
+from tracelens import operations, payloads
 from tracelens.model.trace import NONE
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from tracelens.operations import Rule
 
 COMPUTE, COMMUNICATION, COPY = 0, 1, 2
+_MESSAGE = re.compile(r":(?:send|recv) \d+(?:->|<-)(\d+)")
 
 
 @dataclass(slots=True)
@@ -34,7 +38,7 @@ class Operation:
     """One collective or p2p operation of one rank; unknown numbers are None."""
 
     op: str
-    source: str  # args | record | operator | annotation | name | rule
+    source: str  # args | payload | record | operator | annotation | name | rule
     event: int | None = None  # the first device event (or backend range) that carries it
     launch: int | None = None
     group_name: str = ""
@@ -44,12 +48,16 @@ class Operation:
     dtype: str = ""
     in_elems: int | None = None
     out_elems: int | None = None
+    buffer_bytes: int | None = None  # where bytes and no elements are recorded
+    part_bytes: int | None = None
     in_splits: str = ""
     root: int | None = None
     peer: int | None = None
     seq: int | None = None
+    comms_id: int | None = None
     tensors: int | None = None
     dimensions: int | None = None
+    thread: int | None = None  # the host thread that launched it
     functional: bool = False
     mark: str = ""  # the innermost named range around it, e.g. "FSDP::all_gather (layers.0)"
 
@@ -120,11 +128,16 @@ class Evidence:
         table = trace.communications
         self.table = table
         self.columns: dict[str, Any] = {name: table[name].to_numpy() for name in table.columns}
+        # What no row says need not be asked for each operation.
+        self.numbers = [name for name in _NUMBERS if (self.columns[name] != NONE).any()]
+        self.texts = [name for name in _TEXTS if any(self.columns[name])]
         source = np.asarray(table["source"].astype(object))
         self.by_source = {
             kind: np.flatnonzero(source == kind)
-            for kind in ("args", "record", "operator", "annotation")
+            for kind in ("args", "payload", "record", "operator", "annotation")
         }
+        self.dtype = trace.info.dtype or ""
+        self.places = {group.name: group.place for group in trace.info.process_groups}
         thread, start, end = (self.columns[name] for name in ("thread", "start", "end"))
         self.ranges = {
             kind: Ranges(self.by_source[kind], thread, start, end)
@@ -145,15 +158,22 @@ class Evidence:
             range(len(marks)), *(marks[name].to_numpy() for name in ("thread", "start", "end"))
         )
         self.mark_names = marks["name"].astype(object).to_numpy()
+        self.main_thread = trace.info.process  # Linux gives the first thread its process's id
 
     def value(self, column: str, row: int) -> Any:
         """Return a value, or None for a missing integer."""
         value = self.columns[column][row]
-        return None if isinstance(value, (int, np.integer)) and value == NONE else value
+        if isinstance(value, (int, np.integer)):
+            return None if value == NONE else int(value)
+        return value
 
     def name(self, row: int) -> str:
         """Return the recorded name of a row."""
         return str(self.columns["name"][row])
+
+    def own_place(self, row: int) -> int | None:
+        """Return the rank's own place in the group of a row."""
+        return self.places.get(str(self.columns["group_name"][row]))
 
     def is_operation(self, row: int) -> bool:
         """Tell whether a record moves data (waits and barriers do not)."""
@@ -161,13 +181,25 @@ class Evidence:
 
     def build(self, rows: Sequence[int], op: str, source: str) -> Operation:
         """Merge rows, strongest first, into one operation."""
-        merged: dict[str, Any] = {}
-        for column in _NUMBERS:
-            value = self._first(column, rows)
-            merged[column] = None if value is None else int(value)
-        for column in _TEXTS:
+        merged: dict[str, Any] = {name: self._first(name, rows) for name in self.numbers}
+        if op in _P2P and merged.get("peer") is None and merged.get("root") is None:
+            merged["root"] = self._named_peer(rows)
+        for column in self.texts:
             merged[column] = next((v for row in rows if (v := self.columns[column][row])), "")
         return Operation(op=op, source=source, **merged)
+
+    def _named_peer(self, rows: Sequence[int]) -> int | None:
+        """Return the peer's group rank as the range of a message names it: `nccl:send 0->1`.
+
+        Arguments say it since torch 2.5 only.
+        """
+        inside = [range_ for row in rows for range_ in self._ranges_inside(row)]
+        names = (_MESSAGE.search(self.name(row)) for row in (*rows, *inside))
+        return next((int(match[1]) for match in names if match), None)
+
+    def _ranges_inside(self, row: int) -> list[int]:
+        thread, start, end = (int(self.columns[c][row]) for c in ("thread", "start", "end"))
+        return self.ranges["annotation"].between(thread, start, end + 1)
 
     def _first(self, column: str, rows: Sequence[int]) -> Any:
         # A size of 0 in a weaker layer means "not recorded", so the first known one wins.
@@ -175,9 +207,14 @@ class Evidence:
         return next((value for value in values if value is not None), None)
 
     def context(self, operation: Operation, thread: int, at: int) -> None:
-        """Note the functional wrapper and the named range around an operation's launch."""
+        """Note the thread, functional wrapper and named range of an operation's launch.
+
+        Backward runs on threads of its own (pt_autograd_N), where a program's ranges are not: there
+        the range of the main thread counts, which waits meanwhile.
+        """
+        operation.thread = thread
         operation.functional = bool(self.outer.enclosing(thread, at))
-        around = self.marks.enclosing(thread, at)
+        around = self.marks.enclosing(thread, at) or self.marks.enclosing(self.main_thread, at)
         operation.mark = str(self.mark_names[around[0]]) if around else ""
 
 
@@ -190,6 +227,9 @@ class _Linker:
     def __init__(self, trace: RankTrace, rules: Sequence[Rule]) -> None:
         self.events = trace.device_events
         self.rules = rules
+        names = self.events["name"].cat
+        self.names: list[str] = [str(name) for name in names.categories]
+        self.name_of = names.codes.to_numpy()
         self.evidence = Evidence(trace)
         self.used: set[int] = set()
         self.found: list[Operation] = []
@@ -203,8 +243,13 @@ class _Linker:
             int(self.evidence.columns["event"][row]): int(row)
             for row in self.evidence.by_source["args"]
         }
+        self.payloads_of: dict[int, list[int]] = defaultdict(list)
+        for row in self.evidence.by_source["payload"]:
+            self.payloads_of[int(self.evidence.columns["event"][row])].append(int(row))
+        self.uncarried = self.payloads_of.pop(NONE, [])
         self.last_batch: dict[int, int] = {}  # per thread: what is before it is taken
         self.batch_op: dict[int, str] = {}
+        self.carried: dict[tuple[str, int], str] = {}
 
     def run(self) -> Identified:
         kinds = np.asarray(self.events["kind"].astype(object))
@@ -225,19 +270,21 @@ class _Linker:
 
     def _candidates(self, kinds: NDArray[Any]) -> tuple[dict[int, str | None], NDArray[np.intp]]:
         """Return what names say per event, and the events that any layer speaks of."""
-        names = self.events["name"].cat
-        said = [operations.of_kernel_name(str(name)) for name in names.categories]
-        ruled = [self._rule(str(name)) for name in names.categories]
-        codes = names.codes.to_numpy()
+        said = [operations.of_kernel_name(name) for name in self.names]
+        ruled = [self._rule(name) for name in self.names]
+        codes = self.name_of
         named = np.array([a is not None or b is not None for a, b in zip(said, ruled, strict=True)])
         kernel = kinds == "kernel"
         speaks = kernel & (named[codes] if len(named) else np.zeros(len(codes), bool))
         records = np.fromiter(self.evidence.record_of, np.int64, len(self.evidence.record_of))
         speaks |= kernel & np.isin(self.columns["external_id"], records)
-        speaks[list(self.args_of)] = True
+        speaks[[*self.args_of, *self.payloads_of]] = True
         rows = np.flatnonzero(speaks)
         order = rows[np.argsort(self.columns["launch"][rows], kind="stable")]
         return {int(row): said[codes[row]] for row in order}, order
+
+    def _name(self, event: int) -> str:
+        return self.names[int(self.name_of[event])]
 
     def _rule(self, name: str) -> str | None:
         return next((rule.operation for rule in self.rules if rule.pattern.search(name)), None)
@@ -245,6 +292,8 @@ class _Linker:
     def _event(self, event: int, named: str | None) -> str | None:
         """Identify one kernel and add its operation, unless a sibling kernel already did."""
         layers = self._layers(event)
+        if event in self.payloads_of:
+            return self._carried(event, layers)
         batch = self._batch(event, layers)
         if batch is not None:
             return batch
@@ -252,6 +301,22 @@ class _Linker:
         if op is not None:
             self._attach(event, layers, op, source)
         return op
+
+    def _carried(self, event: int, layers: list[tuple[str, int]]) -> str:
+        """Add the operations of the calls a kernel carries; a second kernel may carry the same."""
+        rows = self.payloads_of[event]
+        key = ("payload", int(self.evidence.columns["external_id"][rows[0]]))
+        if key not in self.by_key:
+            said = (operations.canonical(self.evidence.name(row)) for _, row in layers)
+            called = next((op for op in said if op is not None), None)
+            dtype = operations.dtype_of_kernel_name(self._name(event))
+            found = payloads.operations_of(self.evidence, rows, called, dtype)
+            for number, operation in enumerate(found):
+                self._new(key if not number else ("row", rows[number]), operation, event)
+            self.carried[key] = payloads.kind_of(found)
+            self.used.update(rows, (row for _, row in layers))
+        self.owner[event] = self.by_key[key]
+        return self.carried[key]
 
     def _attach(self, event: int, layers: list[tuple[str, int]], op: str, source: str) -> None:
         rows = [row for _, row in layers]
@@ -297,7 +362,7 @@ class _Linker:
                 return op, source
         if named is not None and named != operations.UNKNOWN:
             return named, "name"
-        ruled = self._rule(str(self.events["name"].iat[event])) if self.rules else None
+        ruled = self._rule(self._name(event)) if self.rules else None
         if ruled is not None:
             return ruled, "rule"
         if layers:
@@ -346,6 +411,13 @@ class _Linker:
         return self.batch_op[coalesced]
 
     def _coalesced(self, layers: list[tuple[str, int]]) -> int | None:
+        """Return the range of the batch whose end launched a kernel.
+
+        Kernels with a record of their own belong to no batch: until pytorch 160680 (2025) the range
+        stayed open long after its batch.
+        """
+        if any(source in ("args", "record") for source, _ in layers):
+            return None
         ranges = (row for source, row in layers if source == "annotation")
         return next((r for r in ranges if self.evidence.name(r).endswith(":coalesced")), None)
 
@@ -355,10 +427,9 @@ class _Linker:
         NCCL 2.28 and later gathers with copy engines when told to use no SM (its user guide:
         NCCL_CTA_POLICY).
         """
-        names = self.events["name"].cat
-        peer = np.array(["PtoP" in str(name) for name in names.categories], bool)
+        peer = np.array(["PtoP" in name for name in self.names], bool)
         with_kernel = frozenset(self.used)
-        for event in np.flatnonzero((kinds == "copy") & peer[names.codes.to_numpy()]):
+        for event in np.flatnonzero((kinds == "copy") & peer[self.name_of]):
             layers = self._layers(int(event))
             if all(source != "record" or row in with_kernel for source, row in layers):
                 continue
@@ -373,14 +444,15 @@ class _Linker:
 
         A group of one rank launches nothing and moves nothing.
         """
-        for row in self.evidence.by_source["record"]:
+        for row in (*self.evidence.by_source["record"], *self.uncarried):
             op = operations.canonical(self.evidence.name(int(row)))
             size = self.evidence.value("group_size", int(row))
             if row in self.used or op is None or not self.evidence.is_operation(int(row)):
                 continue
             if size is None or size <= 1:
                 continue
-            operation = self.evidence.build([int(row)], op, "record")
+            source = str(self.evidence.columns["source"][row])
+            operation = self.evidence.build([int(row)], op, source)
             operation.launch = int(self.evidence.columns["start"][row])
             thread = int(self.evidence.columns["thread"][row])
             self.evidence.context(operation, thread, operation.launch)
@@ -393,9 +465,12 @@ _TEXTS = ("dtype", "group_name", "group_description", "group_ranks", "in_splits"
 _NUMBERS = (
     "in_elems",
     "out_elems",
+    "buffer_bytes",
+    "part_bytes",
     "root",
     "peer",
     "seq",
+    "comms_id",
     "tensors",
     "dimensions",
     "group_size",

@@ -22,6 +22,7 @@ from tracelens.registry import parsers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tracelens.doctor.check import Lack
     from tracelens.model.result import Analysis, Notice
     from tracelens.model.trace import RankTrace
     from tracelens.registry import Parser
@@ -92,26 +93,53 @@ def analyze(
     Raises:
         InputError: If nothing there can be analysed.
     """
+    from tracelens import communicators
     from tracelens.analysis import analyse
     from tracelens.model.result import Source
     from tracelens.run import assemble
 
-    options, progress = options or Options(), progress or Progress()
+    options = options or Options()
     listed = _as_list(paths)
-    candidates = discover(listed, parsers())
-    outcomes = _read(candidates, options, progress)
-    reductions = _selected([r for o in outcomes for r in o.reductions], options.ranks)
-    if not reductions:
-        raise _nothing(listed, candidates, outcomes, options)
+    candidates, outcomes, reductions = _reduce(listed, options, progress or Progress())
     _check_steps(reductions, options)
     run = assemble(reductions, options.ranks)
+    communicators.complete(run)
     source = Source(
         path=" ".join(str(path) for path in listed),
-        files=[_source_file(candidate, outcomes, _cycles(run)) for candidate in candidates],
+        files=[_source_file(candidate, outcomes, run) for candidate in candidates],
         options=options.shown,
     )
     notices = [*_file_notices(candidates, outcomes), *(n for r in reductions for n in r.notices)]
     return analyse(run, source, notices, options.given)
+
+
+def examine(
+    paths: str | Path | Sequence[str | Path],
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> tuple[Run, list[Lack]]:
+    """Read the traces of a run, and say what they lack for which section of the report.
+
+    Args:
+        paths: A folder, a file, a glob, or several of them.
+        options: How to find steps and kernels.
+        progress: Told how reading goes.
+
+    Returns:
+        The run, and what it lacks, most important first.
+
+    Raises:
+        InputError: If nothing there can be analysed.
+    """
+    from tracelens import communicators
+    from tracelens.doctor.examination import examine as examine_run
+    from tracelens.run import assemble
+
+    options = options or Options()
+    candidates, outcomes, reductions = _reduce(_as_list(paths), options, progress or Progress())
+    run = assemble(reductions, options.ranks)
+    communicators.complete(run)
+    return run, examine_run(run, _file_notices(candidates, outcomes))
 
 
 def load(paths: str | Path | Sequence[str | Path]) -> list[RankTrace]:
@@ -155,6 +183,22 @@ def _parser(name: str | None) -> Parser:
 
 
 # reading -----------------------------------------------------------------------------------------
+
+
+def _reduce(
+    paths: list[str | Path], options: Options, progress: Progress
+) -> tuple[list[Candidate], list[_Outcome], list[RankReduction]]:
+    """Read every trace there is; at least one.
+
+    Raises:
+        InputError: If nothing there can be analysed.
+    """
+    candidates = discover(paths, parsers())
+    outcomes = _read(candidates, options, progress)
+    reductions = _selected([r for o in outcomes for r in o.reductions], options.ranks)
+    if not reductions:
+        raise _nothing(paths, candidates, outcomes, options)
+    return candidates, outcomes, reductions
 
 
 def _read(candidates: list[Candidate], options: Options, progress: Progress) -> list[_Outcome]:
@@ -244,14 +288,7 @@ def _check_steps(reductions: list[RankReduction], options: Options) -> None:
 # what became of each file ------------------------------------------------------------------------
 
 
-def _cycles(run: Run) -> dict[str, int]:
-    """Map each file to its profiler cycle within its rank."""
-    return {c.info.path: number for rank in run.ranks for number, c in enumerate(rank.cycles)}
-
-
-def _source_file(
-    candidate: Candidate, outcomes: list[_Outcome], cycles: dict[str, int]
-) -> SourceFile:
+def _source_file(candidate: Candidate, outcomes: list[_Outcome], run: Run) -> SourceFile:
     outcome = next((o for o in outcomes if o.candidate == candidate), None)
     first = outcome.reductions[0] if outcome and outcome.reductions else None
     if outcome is None or first is None:
@@ -267,16 +304,25 @@ def _source_file(
             None,
             None,
         )
-    partial = first.info.truncated or first.info.damaged_device_events > 0
+    # (rank, profiler cycle within it) of everything the file holds.
+    held = [
+        (rank.rank, number)
+        for rank in run.ranks
+        for number, cycle in enumerate(rank.cycles)
+        if cycle.info.path == candidate.shown
+    ]
+    infos = [reduction.info for reduction in outcome.reductions]
+    partial = any(info.truncated or info.damaged_device_events for info in infos)
     return SourceFile(
         path=candidate.shown,
         format=candidate.format,
-        rank=first.info.rank,
-        cycle=cycles.get(candidate.shown),
+        rank=first.info.rank if len(outcome.reductions) == 1 else None,
+        ranks=sorted({rank for rank, _ in held}),
+        cycle=held[0][1] if held else None,
         status="partial" if partial else "complete",
-        reason="it ends early" if first.info.truncated else None,
+        reason="it ends early" if any(info.truncated for info in infos) else None,
         bytes=candidate.size,
-        events=first.info.events,
+        events=sum(info.events for info in infos),
         device_events=outcome.device_events,
     )
 

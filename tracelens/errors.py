@@ -4,6 +4,7 @@ TraceLensError                 base: `slug` points into docs/messages.md
 ├── InputError                 nothing analysable, or a path that is not there        exit 1
 │   └── UnreadableTrace        one file cannot be read (a notice unless it is the only one)
 ├── OutputError                a report cannot be written, or would overwrite         exit 1
+├── OptionError                options of a simulation that do not go together        exit 2
 └── PluginError                a parser or report plugin is missing or broken         exit 1
 """
 
@@ -48,6 +49,21 @@ class UnreadableTrace(InputError):  # noqa: N818 - reads as what it is
 
 class OutputError(TraceLensError):
     """A report could not be written."""
+
+
+class OptionError(TraceLensError):
+    """What was asked for cannot be simulated."""
+
+    exit_code = 2
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        slug: str | None = None,  # noqa: ARG002 - it is always this one
+    ) -> None:
+        super().__init__(message, hint=hint, slug="cannot-simulate")
 
 
 class PluginError(TraceLensError):

@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from tracelens.model.result import Confidence
     from tracelens.model.trace import ProcessGroup, RankInfo
 
-# Megatron parallel_state.py and torch device_mesh.py spell these; order matters.
+# Megatron parallel_state.py and torch device_mesh.py spell these; order matters. Groups over two
+# dimensions (norms, amax) are no dimension; those for dispatching tokens are the experts'.
 _ROLES = (
-    (re.compile(r"expert.*data|edp", re.I), "edp"),
+    (re.compile(r"expert_tensor_parallel|(?:^|_)etp(?:$|_)", re.I), "etp"),
+    (re.compile(r"expert_tensor_and_model", re.I), "ep"),
+    (re.compile(r"_and_|tensor_model_pipeline|_in_ep", re.I), "unknown"),
+    (re.compile(r"expert.*data|edp|efsdp|mod_ep", re.I), "edp"),
     (re.compile(r"embedding|\bembd", re.I), "embedding"),
     (re.compile(r"pipeline|(?:^|_)pp(?:$|_)|stage", re.I), "pp"),
-    (re.compile(r"replicat", re.I), "replicate"),
-    (re.compile(r"shard|fsdp", re.I), "shard"),
+    (re.compile(r"replicat|inter_partial", re.I), "replicate"),
+    (re.compile(r"shard|fsdp|intra_partial", re.I), "shard"),
     (re.compile(r"data_?parallel|(?:^|_)d?dp(?:$|_)|distributed_optimizer", re.I), "dp"),
     (re.compile(r"expert|(?:^|_)ep(?:$|_)|moe", re.I), "ep"),
     (re.compile(r"context|(?:^|_)cp(?:$|_)|ulysses|(?:^|_)sp(?:$|_)", re.I), "cp"),
@@ -38,25 +42,31 @@ def role_of(description: str | None) -> tuple[str, Confidence]:
     """Read a group's role from its description; ("unknown", "unknown") if it says none."""
     for pattern, role in _ROLES:
         if description and pattern.search(description):
-            return role, "high"
+            return role, "unknown" if role == "unknown" else "high"
     return "unknown", "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group as one rank sees it; `ranks` is None if the list is not known."""
+    """A process group as one rank sees it; `ranks` is None if the list is not known.
+
+    `communicator` is an id that only its members share, where the trace has one.
+    """
 
     name: str
     description: str | None
     size: int | None
     ranks: tuple[int, ...] | None
     role: str = "unknown"
+    communicator: str | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
         """Identity across ranks: the rank list, else the little that is known."""
         if self.ranks is not None:
             return ("ranks", self.ranks)
+        if self.communicator is not None:
+            return ("communicator", self.communicator)
         return ("size", self.name, self.size)
 
 
@@ -81,7 +91,8 @@ class Groups:
         candidates = self._possible(operation)
         if len(candidates) == 1:
             return candidates[0]
-        chosen = _by_use(operation, candidates)
+        # A kernel known by its name only may be any group's.
+        chosen = None if operation.source in _NAMELESS else _by_use(operation, candidates)
         if chosen is not None:
             self.guessed += 1
             return chosen
@@ -92,7 +103,7 @@ class Groups:
 
     def _recorded(self, operation: Operation) -> Group | None:
         listed = self.by_name.get(operation.group_name) if operation.group_name else None
-        if listed is not None and listed.ranks is not None:
+        if listed is not None and (listed.ranks is not None or listed.communicator is not None):
             return listed
         ranks = _parse_ranks(operation.group_ranks, operation.group_size)
         size = operation.group_size
@@ -118,7 +129,8 @@ class Groups:
 def _from_listed(group: ProcessGroup) -> Group:
     size = group.size if group.size is not None else len(group.ranks or ()) or None
     whole = group.ranks if group.ranks and len(group.ranks) == size else None
-    return Group(group.name, group.description, size, whole, role_of(group.description)[0])
+    role, _ = role_of(group.description)
+    return Group(group.name, group.description, size, whole, role, group.communicator)
 
 
 def _distinct(listed: Sequence[Group]) -> list[Group]:
@@ -158,6 +170,7 @@ def _ratio(operation: Operation) -> int | None:
     return large // small
 
 
+_NAMELESS = ("name", "rule")
 _SHARDED = (operations.ALL_GATHER, operations.REDUCE_SCATTER)
 _PREFERRED_ROLES = {
     "p2p": ("pp",),

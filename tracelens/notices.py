@@ -74,8 +74,17 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "skipped-file": NoticeKind("info", "left out: {reason}"),
     "unreadable-file": NoticeKind("warning", "could not be read: {reason}; its rank is missing"),
+    "simulated": NoticeKind(
+        "info",
+        "{count} file{s} written by a simulator, as said inside: times were computed, not measured",
+    ),
     "rank-unknown": NoticeKind(
         "warning", "says no rank, neither inside nor in its name; it is shown as rank {rank}"
+    ),
+    "ranks-by-device": NoticeKind(
+        "warning",
+        "says no ranks: its {count} processes are taken for ranks {ranks}, in order of their "
+        "devices (and files in order of their names)",
     ),
     "duplicate-rank": NoticeKind(
         "warning",
@@ -97,7 +106,7 @@ NOTICES: dict[str, NoticeKind] = {
     "no-steps": NoticeKind(
         "warning",
         "no step marks (ProfilerStep#N or a repeating range): the whole trace is one window, "
-        "so there are no per-step numbers; call `prof.step()` once per optimizer step",
+        "so there are no per-step numbers; {hint}",
     ),
     "before-first-step": NoticeKind(
         "info",
@@ -140,6 +149,16 @@ NOTICES: dict[str, NoticeKind] = {
         "the process group of {count} call{s} is not recorded; it was concluded from size ratios "
         "and from the kind of call",
     ),
+    "group-size-seen": NoticeKind(
+        "info",
+        "the size of {count} communicator{s} is not recorded (made before the recording): it is "
+        "the number of ranks whose calls name it",
+    ),
+    "type-concluded": NoticeKind(
+        "info",
+        "the type of {count} call{s} is not recorded, only bytes; the size of their elements is "
+        "the one with which they gather what is reduced",
+    ),
     "cpu-run": NoticeKind(
         "info",
         "CPU run: no device events, so compute is operator time of the threads and "
@@ -161,12 +180,21 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "clocks-aligned": NoticeKind(
         "info",
-        "clocks were aligned on the ends of matched collectives: offsets up to {largest} us; after "
-        "that ends agree within {median} us (median) and {high} us (95 %)",
+        "clocks were aligned on the ends of matched collectives: offsets up to {largest} us"
+        "{drift}; after that ends agree within {median} us (median) and {high} us (95 %)",
     ),
     "clocks-apart": NoticeKind(
         "info",
         "the ranks fall into {count} sets without a common collective: times compare within a set",
+    ),
+    "mixed-runs": NoticeKind(
+        "warning",
+        "{others} cannot be of one run with {first}: {why}; no collective is matched between them",
+    ),
+    "uncertain-matches": NoticeKind(
+        "warning",
+        "{count} of {matched} matched collectives could be told from their neighbours neither by "
+        "number nor by size nor by time: their waiting may be that of other calls",
     ),
     "implausible-matches": NoticeKind(
         "warning",
@@ -180,8 +208,34 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "wait-lower-bound": NoticeKind(
         "info",
-        "{count} matched collective{s} with members that have no trace: the last arrival may be "
-        "one of theirs, so waiting is a lower bound there",
+        "{count} matched collective{s} with members whose call is in no trace: the last arrival "
+        "may be one of theirs, so waiting is a lower bound there",
+    ),
+    "host-shared": NoticeKind(
+        "info",
+        "{count} ranks name the host {host}, but too many use the same device there: several "
+        "machines share the name (containers do), so it tells no node; give --gpus-per-node",
+    ),
+    "nodes-from-devices": NoticeKind(
+        "info",
+        "no host name tells nodes apart: rank r drives device r modulo {size}, so each {size} "
+        "consecutive ranks are taken for one node ({nodes} in all); --gpus-per-node overrides that",
+    ),
+    "nodes-disagree": NoticeKind(
+        "warning",
+        "--gpus-per-node {size} puts ranks of different hosts on one node ({count} node{s}, the "
+        "first with {hosts}); nodes are as given",
+    ),
+    "payloads-not-exported": NoticeKind(
+        "warning",
+        "{count} NCCL call{s} whose sizes were recorded but not exported: `nsys export -t sqlite "
+        "--include-blobs=true --include-json=true -f true X.nsys-rep` brings them, without "
+        "recording again",
+    ),
+    "opaque-graphs": NoticeKind(
+        "warning",
+        "{count} CUDA graph launch{es} recorded without their contents ({busy} ms): counted as "
+        "compute, whatever ran in them; record with `--cuda-graph-trace=node`",
     ),
     "no-device-time": NoticeKind(
         "info", "{count} recorded collective{s} without device time; the bytes are counted"

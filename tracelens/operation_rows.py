@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tracelens.communication import Operation
 from tracelens.dtypes import item_size, standard_name
 from tracelens.model.trace import NONE
-from tracelens.operations import ALL_TO_ALL, CODE, RECV, SEND
+from tracelens.operations import ALL_TO_ALL, CODE, OPERATIONS, RECV, SEND
 from tracelens.theory.collectives import full_elements, message_factor, wire_factor
 
 if TYPE_CHECKING:
-    from tracelens.communication import Operation
+    from collections.abc import Mapping
+
     from tracelens.groups import Group
 
 ROW_COLUMNS = (
@@ -21,6 +23,7 @@ ROW_COLUMNS = (
     "in_elems",
     "out_elems",
     "message_elements",
+    "buffer_bytes",
     "message_bytes",
     "wire_bytes",
     "launch",
@@ -30,6 +33,11 @@ ROW_COLUMNS = (
     "dimensions",
     "peer",
     "seq",
+    "comms_id",
+    "part_bytes",
+    "root",
+    "in_splits",
+    "thread",
 )
 
 
@@ -39,10 +47,11 @@ def operation_row(
     """Return an operation's sizes in both conventions; `NONE` is unknown."""
     size = operation.group_size if operation.group_size is not None else group.size
     elements = full_elements(operation.op, operation.in_elems, operation.out_elems, size)
-    bytes_each = item_size(operation.dtype)
+    buffer = _buffer_bytes(operation, elements, size)
+    elements = elements if elements is not None else _elements(operation, buffer)
     factor = message_factor(operation.op)
     message = None if elements is None else factor * elements
-    wire = _wire_elements(operation, elements, size, group, rank)
+    share = _wire_share(operation, size, group, rank)
     return (
         CODE[operation.op],
         place,
@@ -51,8 +60,9 @@ def operation_row(
         _or_none(operation.in_elems),
         _or_none(operation.out_elems),
         _or_none(message),
-        _scaled(message, bytes_each),
-        _scaled(wire, bytes_each),
+        _or_none(buffer),
+        _or_none(None if buffer is None else factor * buffer),
+        _or_none(None if buffer is None or share is None else round(share * buffer)),
         _or_none(operation.launch),
         operation.source,
         operation.functional,
@@ -60,7 +70,36 @@ def operation_row(
         _or_none(operation.dimensions),
         _or_none(_peer(operation, group)),
         _or_none(operation.seq),
+        _or_none(operation.comms_id),
+        _or_none(operation.part_bytes),
+        _or_none(operation.root),
+        operation.in_splits,
+        _or_none(operation.thread),
     )
+
+
+_NUMBERS = (
+    "in_elems",
+    "out_elems",
+    "buffer_bytes",
+    "part_bytes",
+    "launch",
+    "dimensions",
+    "root",
+    "peer",
+    "seq",
+    "thread",
+)
+
+
+def of_row(row: Mapping[str, Any]) -> Operation:
+    """Return the operation a row was made of."""
+    operation = Operation(OPERATIONS[int(row["op"])], str(row["source"]))
+    for name in _NUMBERS:
+        setattr(operation, name, None if row[name] == NONE else int(row[name]))
+    for name in ("dtype", "mark", "in_splits", "functional"):
+        setattr(operation, name, row[name])
+    return operation
 
 
 def _peer(operation: Operation, group: Group) -> int | None:
@@ -77,30 +116,41 @@ def _or_none(value: int | None) -> int:
     return NONE if value is None else value
 
 
-def _scaled(elements: float | None, bytes_each: int | None) -> int:
-    if elements is None or (bytes_each is None and elements):
-        return NONE
-    return round(elements * (bytes_each or 0))
-
-
-def _wire_elements(
-    operation: Operation, elements: int | None, size: int | None, group: Group, rank: int | None
-) -> float | None:
-    if elements is None:
+def _buffer_bytes(operation: Operation, elements: int | None, size: int | None) -> int | None:
+    """Return the bytes of the full buffer, from elements and type or as bytes were recorded."""
+    each = item_size(operation.dtype)
+    if elements is not None and (each is not None or not elements):
+        return elements * (each or 0)
+    if operation.buffer_bytes is not None:
+        return operation.buffer_bytes
+    if operation.part_bytes is None or size is None:
         return None
+    return operation.part_bytes * size
+
+
+def _elements(operation: Operation, buffer: int | None) -> int | None:
+    """Return the elements of a buffer whose bytes and type are known."""
+    each = item_size(operation.dtype)
+    if buffer is None or each is None or buffer % each:
+        return None
+    return buffer // each
+
+
+def _wire_share(
+    operation: Operation, size: int | None, group: Group, rank: int | None
+) -> float | None:
+    """Return the part of its buffer that the rank sends to others."""
     if operation.op == ALL_TO_ALL and (own := _own_split(operation, group, rank)) is not None:
-        return elements - own
-    factor = wire_factor(operation.op, size)
-    return None if factor is None else factor * elements
+        return 1 - own
+    return wire_factor(operation.op, size)
 
 
 def _own_split(operation: Operation, group: Group, rank: int | None) -> float | None:
-    """Return the elements of an all-to-all-v that stay on the rank itself."""
-    if not operation.in_splits or "..." in operation.in_splits or operation.in_elems is None:
+    """Return the part of an all-to-all-v that stays on the rank itself."""
+    if not operation.in_splits or "..." in operation.in_splits:
         return None
     splits = [int(part) for part in operation.in_splits.strip("[] ").split(",") if part.strip()]
     if group.ranks is None or rank not in group.ranks or len(splits) != len(group.ranks):
         return None
     total = sum(splits)
-    # Splits count rows of the first dimension, the operation elements.
-    return operation.in_elems * splits[group.ranks.index(rank)] / total if total else None
+    return splits[group.ranks.index(rank)] / total if total else None

@@ -116,3 +116,27 @@ def of_kernel_name(name: str) -> str | None:
                 return family.operation
             return canonical(name.partition("(")[0]) or UNKNOWN
     return None
+
+
+_REDUCED_TYPE = re.compile(
+    r"^(?:void )?nccl\w*(?:sum|prod|min|max|avg|sumpostdiv)_(\w+?)"
+    r"(?:_RING|_TREE|_NVLS|_COLLNET|_PAT|\(|<|$)",
+    re.IGNORECASE,
+)
+_NCCL_TYPES = {
+    "i8": "int8", "u8": "uint8", "i32": "int32", "u32": "uint32", "i64": "int64", "u64": "uint64",
+    "f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16",
+    "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "int8_t": "int8", "uint8_t": "uint8",
+    "int32_t": "int32", "uint32_t": "uint32", "int64_t": "int64", "uint64_t": "uint64",
+    "half": "float16", "float": "float32", "double": "float64", "__nv_bfloat16": "bfloat16",
+}  # fmt: skip
+
+
+def dtype_of_kernel_name(name: str) -> str:
+    """Return the type an NCCL kernel reduces, as its name says; "" if it says none.
+
+    The reduction in the name may be another one, the type is right for reductions
+    (src/device/generate.py of NCCL: kernels are specialised by it).
+    """
+    match = _REDUCED_TYPE.search(name)
+    return _NCCL_TYPES.get(match[1].lower(), "") if match else ""

@@ -31,6 +31,12 @@ class MergedGroup:
     size: int | None
     ranks: tuple[int, ...] | None
     role: str
+    communicator: str | None = None
+
+    @property
+    def is_one(self) -> bool:
+        """Tell whether it is surely one group, not several of one name."""
+        return self.ranks is not None or self.communicator is not None
 
 
 @dataclass(slots=True)
@@ -40,8 +46,8 @@ class OperationsTable:
     Attributes:
         frame: The columns of `RankReduction.operations` plus rank, cycle, cycle_key, row (in the
             cycle), group (index into `groups`), step_number, complete (its step is whole), small
-            (at most 1 KiB), start_ns and end_ns (absolute), time_in_mean_ns and
-            exposed_in_mean_ns.
+            (at most 1 KiB), item_bytes (of an element, `NONE` if unknown), start_ns and end_ns
+            (absolute), time_in_mean_ns and exposed_in_mean_ns.
         groups: The groups.
         complete_steps: Number of complete steps per rank.
         mean_steps: Number of steps in the mean per rank.
@@ -79,7 +85,15 @@ class _Merger:
         place = self._index.setdefault(group.key, len(self.groups))
         if place == len(self.groups):
             self.groups.append(
-                MergedGroup(place, set(), group.description, group.size, group.ranks, group.role)
+                MergedGroup(
+                    place,
+                    set(),
+                    group.description,
+                    group.size,
+                    group.ranks,
+                    group.role,
+                    group.communicator,
+                )
             )
         merged = self.groups[place]
         merged.names |= {group.name} - {""}
@@ -99,6 +113,7 @@ def _rank_frame(merger: _Merger, rank: RankRun, number: int, cycle: RankReductio
     whole = np.array([rank.complete(number, i) for i in _steps(cycle)] or [False])
     mean = np.array([rank.in_mean.get((number, i), False) for i in _steps(cycle)] or [False])
     frame["complete"] = np.where(step >= 0, whole[np.maximum(step, 0)], False)
+    frame["item_bytes"] = _item_bytes(frame)
     frame["small"] = _small(frame)
     numbers = np.array([s.step for s in cycle.devices[0].steps] if cycle.devices else [], np.int64)
     frame["step_number"] = np.where(step >= 0, numbers[step], step) if len(numbers) else step
@@ -127,11 +142,17 @@ def _steps(cycle: RankReduction) -> range:
     return range(len(cycle.devices[0].steps) if cycle.devices else 0)
 
 
+def _item_bytes(frame: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    sizes = {name: item_size(str(name)) for name in frame["dtype"].unique()}
+    return np.array([sizes[name] or NONE for name in frame["dtype"]], np.int64)
+
+
 def _small(frame: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    elements = frame["elements"].to_numpy(np.int64)
-    sizes = np.array([item_size(name) or 4 for name in frame["dtype"]], np.int64)
-    known = elements != NONE
-    small: np.ndarray[tuple[int], np.dtype[np.bool_]] = known & (
-        np.where(known, elements, 0) * sizes <= MONITORING_BYTES
+    elements, buffer = (frame[n].to_numpy(np.int64) for n in ("elements", "buffer_bytes"))
+    each = frame["item_bytes"].to_numpy(np.int64)
+    of_elements = np.where(elements == NONE, NONE, elements * np.where(each == NONE, 4, each))
+    sizes = np.where(buffer == NONE, of_elements, buffer)
+    small: np.ndarray[tuple[int], np.dtype[np.bool_]] = (sizes != NONE) & (
+        sizes <= MONITORING_BYTES
     )
     return small

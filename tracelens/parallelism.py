@@ -52,12 +52,25 @@ class Inference:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the user said: Ψ (`--params`), the ZeRO stage and group sizes (`--layout`)."""
+    """What the user said.
+
+    Attributes:
+        parameters: Ψ (`--params`).
+        zero_stage: The ZeRO stage (`--layout`).
+        dims: Group sizes (`--layout`).
+        dtype: Of gradients and parameters as they travel.
+        gpus_per_node: Consecutive ranks that share a machine.
+        intra_gbps: One-way peak of the links inside a machine, per GPU, in GB/s.
+        inter_gbps: One-way peak of the network of a machine, per GPU, in GB/s.
+    """
 
     parameters: int | None = None
     zero_stage: int | None = None
     dims: dict[str, int] = field(default_factory=dict)
     dtype: str | None = None
+    gpus_per_node: int | None = None
+    intra_gbps: float | None = None
+    inter_gbps: float | None = None
 
 
 def infer(traffic: Traffic, given: Given) -> Inference:
@@ -65,6 +78,8 @@ def infer(traffic: Traffic, given: Given) -> Inference:
     main = _main_group(traffic)
     if main is None:
         return _without_sizes(traffic)
+    if main.untyped:
+        return _untyped(traffic, main)
     if _varies(main) and given.parameters is None:
         return _no_single_psi(main)
     replicas = _replica_group(traffic, main)
@@ -81,6 +96,10 @@ def _without_sizes(traffic: Traffic) -> Inference:
     if not any(group.unknown for group in traffic.groups):
         return Inference(evidence=["no gradient or parameter traffic in complete steps"])
     evidence = ["the sizes of the collectives are not recorded (record_shapes=True records them)"]
+    return _named_by_ranges(traffic, evidence)
+
+
+def _named_by_ranges(traffic: Traffic, evidence: list[str]) -> Inference:
     for pattern, strategy, framework in _NAMED_BY_RANGES:
         if traffic.marks_like(pattern):
             evidence.append(f"ranges of {framework.upper()}")
@@ -92,7 +111,18 @@ _NAMED_BY_RANGES = (
     (r"^FSDP::", "zero3", "fsdp2"),
     (r"^FullyShardedDataParallel", "zero3", "fsdp1"),
     (r"^DistributedDataParallel\.forward", "ddp", "ddp"),
+    (r"^DeepSpeedZeroOptimizer_Stage3\.", "zero3", "deepspeed"),
+    (r"^DeepSpeedZeroOptimizer\.", "zero1-or-2", "deepspeed"),
 )
+
+
+def _untyped(traffic: Traffic, main: GroupTraffic) -> Inference:
+    """Say that elements are unknown: 4Ψ bytes are Ψ 32-bit parameters or 2Ψ 16-bit ones."""
+    evidence = [
+        f"the type of {main.untyped:,} gathers is not recorded, so it is not known how many "
+        "parameters they carry (give --dtype)"
+    ]
+    return _named_by_ranges(traffic, evidence)
 
 
 def _varies(main: GroupTraffic) -> bool:

@@ -22,7 +22,7 @@ from tracelens.theory.pipeline import bubble_share
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracelens.alignment import Clocks
+    from tracelens.clocks import Clocks
     from tracelens.operations_table import OperationsTable
     from tracelens.run import RankRun, Run
 

@@ -6,13 +6,14 @@ with the number of collectives and steps, never with the number of events.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from tracelens import host_timeline, steps
+from tracelens import contention, host_timeline, network_cards, steps
 from tracelens.attribution import (
     Timeline,
     Unions,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tracelens.steps import StepMarks
 
 TOP_KERNELS = 100
+_OPTIMIZER = re.compile(r"(?:^|\.)\w*Optimizer\w*\.step(?:#.*)?$")
 CLASS_NAMES = ("compute", "communication", "copy")
 
 
@@ -88,9 +90,11 @@ class RankReduction:
         exposed: Per piece of exposed communication: row, device (place in `devices`), start, end.
         operation_steps: Per (row of operations, step): time and exposed time in its window.
         kernels: Per (name, class, op, step): count and total time.
+        contention: Per (name, grid) of a kernel: calls alone and beside communication.
         mark_counts: Per (name, step): how often a named range starts in a step.
         recorded_steps: Numbers of all steps in the trace, selected or not.
         first_ns: Absolute time of the first event, for the report's date and cycle order.
+        network: Per (step, direction): bytes the machine's network cards counted.
     """
 
     info: RankInfo
@@ -105,6 +109,8 @@ class RankReduction:
     recorded_steps: list[int]
     first_ns: int
     last_ns: int
+    contention: pd.DataFrame = field(default_factory=pd.DataFrame)
+    network: pd.DataFrame = field(default_factory=pd.DataFrame)
     guessed_groups: int = 0
     without_device_time: int = 0
     in_graphs: int = 0
@@ -160,11 +166,12 @@ def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankRed
 
 def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
     events = trace.device_events
-    keys = events[["process", "device"]].to_numpy()
+    owners = events[["process", "device"]]
+    keys = owners.to_numpy()
     start, end = events["start"].to_numpy(), events["end"].to_numpy()
     kernel = np.asarray(events["kind"].astype(object)) == "kernel"
     views = []
-    for process, device in np.unique(keys, axis=0):
+    for process, device in sorted(owners.drop_duplicates().itertuples(index=False, name=None)):
         rows = np.flatnonzero((keys[:, 0] == process) & (keys[:, 1] == device))
         timeline = Timeline(
             start[rows],
@@ -229,6 +236,7 @@ class _Reducer:
         self.per_step: list[pd.DataFrame] = []
         self.pieces: list[pd.DataFrame] = []
         self.kernels: list[pd.DataFrame] = []
+        self.compared: list[pd.DataFrame] = []
 
     def result(self, extra: dict[str, int]) -> RankReduction:
         groups = Groups(self.trace.info)
@@ -249,6 +257,8 @@ class _Reducer:
             mark_counts=self._mark_counts(),
             step_source=self.marks.source,
             recorded_steps=list(self.marks.number),
+            contention=_join(self.compared, contention.COLUMNS),
+            network=network_cards.reduce(self.trace.counters, devices),
             first_ns=base + first,
             last_ns=base + last,
             guessed_groups=groups.guessed,
@@ -287,6 +297,10 @@ class _Reducer:
         self._operations_of(view, parts, low, high, step_of)
         self._pieces_of(view, parts, place)
         self._kernels_of(view, self._placed(step_of))
+        if not self.is_host:
+            events = self.trace.device_events.iloc[view.rows]
+            counted = self._placed(step_of) >= 0 if len(self.marks) else step_of < 0
+            self.compared.append(contention.compare(view.timeline, parts, events, counted))
         info = self.trace.info
         key = (view.process, view.device)
         total = partition(timeline, parts, low, high, launches_without_record=len(self.lost))
@@ -482,9 +496,13 @@ def _lost_launches(trace: RankTrace) -> Ints:
 
 
 def _optimizer_starts(trace: RankTrace) -> Ints:
-    """Return when `Optimizer.step` ranges begin, ascending, and after them the end of time."""
+    """Return when ranges of an optimizer's step begin, ascending, and after them the end of time.
+
+    torch: `Optimizer.step#Adam.step`; DeepSpeed: `DeepSpeedZeroOptimizer_Stage3.step`; Megatron:
+    `megatron.core.optimizer.…Optimizer.step`.
+    """
     names = trace.marks["name"].cat
-    codes = [code for code, n in enumerate(names.categories) if str(n).startswith("Optimizer.step")]
+    codes = [code for code, n in enumerate(names.categories) if _OPTIMIZER.search(str(n))]
     starts = trace.marks["start"].to_numpy()[np.isin(names.codes.to_numpy(), codes)]
     return np.append(np.sort(starts), np.iinfo(np.int64).max)
 

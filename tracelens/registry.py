@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from tracelens.errors import PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from tracelens.model.result import Analysis
@@ -35,7 +35,7 @@ class Parser(Protocol):
         """Return the format of a file, or None if it is not ours.
 
         Args:
-            path: The file.
+            path: The file, or a folder (with an empty head) that may be one trace as a whole.
             head: Its first bytes (at most 64 KiB), inflated if it is compressed with gzip.
         """
 
@@ -44,8 +44,10 @@ class Parser(Protocol):
 
     def parse(
         self, path: Path, *, on_bytes: Callable[[int], None] | None = None
-    ) -> list[RankTrace]:
-        """Read a file, however broken.
+    ) -> Iterable[RankTrace]:
+        """Read a file, however broken, into one trace for each rank and profiler cycle in it.
+
+        A file of many ranks should yield them one by one: each is reduced before the next is read.
 
         Args:
             path: The file.

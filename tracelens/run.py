@@ -14,11 +14,13 @@ import numpy as np
 from tracelens.notices import notice
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracelens.model.result import Notice
     from tracelens.reduction import RankReduction
 
 _SLOW_FIRST_STEP = 1.2
-_SAME_RUN_NS = 10 * 60 * 10**9  # clocks of hosts may be minutes apart
+SAME_RUN_NS = 10 * 60 * 10**9  # clocks of hosts may be minutes apart
 
 
 @dataclass(slots=True)
@@ -95,6 +97,8 @@ def assemble(reductions: list[RankReduction], asked: frozenset[int] | None = Non
         notices.append(notice("selected-ranks", ranks=ranges(sorted(present))))
     if missing:
         notices.append(_missing_notice(missing, world or 0))
+    if simulated := sum(reduction.info.simulated for reduction in reductions):
+        notices.append(notice("simulated", count=simulated))
     run = Run(ranks, world, missing, duplicated, notices)
     notices += _apart_in_time(run)
     _decide_means(run)
@@ -105,7 +109,7 @@ def _apart_in_time(run: Run) -> list[Notice]:
     """Say if ranks were recorded at different times: then they are ranks of different runs."""
     spans = [(r.cycles[0].first_ns, r.cycles[-1].last_ns) for r in run.ranks if r.counted]
     gap = max(first for first, _ in spans) - min(last for _, last in spans)
-    if gap <= _SAME_RUN_NS:
+    if gap <= SAME_RUN_NS:
         return []
     return [notice("different-times", minutes=f"{gap / 60e9:,.0f}")]
 
@@ -119,8 +123,10 @@ def _by_rank(
             by_rank[reduction.info.rank].append(reduction)
     unknown = [r for r in reductions if r.info.rank is None]
     free = iter(number for number in range(len(reductions) + len(by_rank)) if number not in by_rank)
+    _number_by_device(unknown, free, by_rank, notices)
     by_process: dict[tuple[str | None, int], int] = {}
-    for reduction in sorted(unknown, key=lambda r: (r.first_ns, r.info.path)):
+    rest = [reduction for reduction in unknown if reduction.info.local_rank is None]
+    for reduction in sorted(rest, key=lambda r: (r.first_ns, r.info.path)):
         process = (reduction.info.host, reduction.info.process)
         if process not in by_process:
             by_process[process] = next(free)
@@ -128,6 +134,26 @@ def _by_rank(
             notices.append(notice("rank-unknown", file=file, rank=by_process[process]))
         by_rank[by_process[process]].append(reduction)
     return by_rank
+
+
+def _number_by_device(
+    unknown: list[RankReduction],
+    free: Iterator[int],
+    by_rank: dict[int, list[RankReduction]],
+    notices: list[Notice],
+) -> None:
+    """Number the processes of a file in order of their devices, as torchrun starts them."""
+    files: dict[str, list[RankReduction]] = defaultdict(list)
+    for reduction in unknown:
+        if reduction.info.local_rank is not None:
+            files[reduction.info.path].append(reduction)
+    for path in sorted(files):
+        members = sorted(files[path], key=lambda r: r.info.local_rank or 0)
+        given = [next(free) for _ in members]
+        for number, reduction in zip(given, members, strict=True):
+            by_rank[number].append(reduction)
+        shown = ranges(given)
+        notices.append(notice("ranks-by-device", file=path, count=len(members), ranks=shown))
 
 
 def _cycle_sets(files: list[RankReduction]) -> list[list[RankReduction]]:

@@ -26,7 +26,9 @@ AFTER = -2
 
 _PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)$")
 _NUMBERED = re.compile(
-    r"^(?:global[_ -]?|train(?:ing)?[_ -]?)?(?:iteration|iter|step|batch)[_ #:=-]*(\d+)$", re.I
+    r"^(?:tracelens\.|global[_ -]?|train(?:ing)?[_ -]?)?"
+    r"(?:iteration|iter|step|batch)[_ #:=-]*(\d+)$",
+    re.IGNORECASE,
 )
 _REPEATED = re.compile(
     r"^(?:##\s*)?(?:train(?:ing)?[_ -]?step|train[_ -]?iteration|iteration|step|"

@@ -15,15 +15,18 @@ from tracelens.model.trace import NONE
 from tracelens.operations import CODE, OPERATIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracelens.operations_table import MergedGroup, OperationsTable
     from tracelens.run import Run
 
-ACTIVATION_ROLES = ("tp", "pp", "ep", "cp")
+ACTIVATION_ROLES = ("tp", "etp", "pp", "ep", "cp")
 _P2P = (operations.SEND, operations.RECV, operations.SEND_RECV)
 _REPEATED_SHARE = 0.8
 _NEARLY_ALL = 0.9
 _MANY_CALLS = 8
 _ACTIVATION_DIMENSIONS = 3
+_FORWARD = re.compile(r"forward(?!.*backward)|(?:^|[._ ])fwd", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +43,16 @@ class Call:
 class GroupTraffic:
     """Parameter-like traffic of one group: elements per step and rank, by operation.
 
-    `by_step` holds the first rank's elements of each complete step.
+    `by_step` holds the first rank's elements of each complete step, `item_bytes` the bytes of one
+    element, `unknown` and `untyped` count the calls without a size and with bytes but no type.
     """
 
     group: MergedGroup
     elements: dict[str, float]
     calls: list[Call]
-    dtypes: dict[str, str]
+    item_bytes: dict[str, int]
     unknown: int = 0
+    untyped: int = 0
     by_step: list[int] = field(default_factory=list)
 
     def total(self, *ops: str) -> float:
@@ -78,7 +83,7 @@ def observe(run: Run, table: OperationsTable) -> Traffic:
         _group_traffic(table, group, frame[counted & (frame["group"] == group.index).to_numpy()])
         for group in table.groups
     ]
-    present = [g for g in groups if g.calls or g.unknown]
+    present = [g for g in groups if g.calls or g.unknown or g.untyped]
     steps = sum(table.complete_steps.values())
     return Traffic(present, kinds, _marks(run), steps)
 
@@ -102,21 +107,48 @@ def _kinds(table: OperationsTable) -> pd.Series:
 def _activation_reductions(frame: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Find tensor-parallel collectives on groups nobody named.
 
-    Gradients travel as flat buckets or as each parameter's own shape. An activation [batch,
-    sequence, hidden] has three dimensions and one size that repeats over all layers; DTensor calls
-    it through functional collectives.
+    Gradients travel as flat buckets or as each parameter's own shape, after the forward pass. An
+    activation [batch, sequence, hidden] has three dimensions and one size that repeats over all
+    layers, in forward as in backward; DTensor calls it through functional collectives.
     """
     result = np.zeros(len(frame), bool)
     many_dimensions = frame["dimensions"].to_numpy(np.int64) >= _ACTIVATION_DIMENSIONS
     functional = frame["functional"].to_numpy(bool) & (frame["dimensions"].to_numpy(np.int64) >= 2)
     result |= functional & ~frame["small"].to_numpy(bool)
-    reductions = (frame["op"] == CODE[operations.ALL_REDUCE]).to_numpy() & many_dimensions
-    for rows in frame[reductions].groupby(["group", "dtype", "rank"]).groups.values():
+    reductions = (frame["op"] == CODE[operations.ALL_REDUCE]).to_numpy()
+    for rows in _repeated(frame, reductions & many_dimensions):
+        result[rows] = True
+    for rows in _repeated(frame, reductions & _in_forward(frame)):
+        result |= reductions & _like(frame, rows)
+    return result | _on_activation_groups(frame, result)
+
+
+def _repeated(
+    frame: pd.DataFrame, among: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> Iterator[pd.Index]:
+    """Yield the calls of each group, type and rank most of which have one size."""
+    for rows in frame[among].groupby(["group", "dtype", "rank"]).groups.values():
         sizes = Counter(frame.loc[rows, "elements"])
         most = sizes.most_common(1)[0][1]
         if most >= _MANY_CALLS and most >= _REPEATED_SHARE * len(rows):
-            result[rows] = True
-    return result | _on_activation_groups(frame, result)
+            yield rows
+
+
+def _in_forward(frame: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Tell which calls stand in a range of the forward pass: gradients are not reduced there."""
+    names = frame["mark"].astype(str)
+    forward = {name for name in names.unique() if _FORWARD.search(name)}
+    small = frame["small"].to_numpy(bool)
+    return np.asarray(names.isin(forward).to_numpy() & ~small, np.bool_)
+
+
+def _like(frame: pd.DataFrame, rows: pd.Index) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Tell which calls of the same group and rank have the most usual size of some rows."""
+    first = frame.loc[rows[0]]
+    size = Counter(frame.loc[rows, "elements"]).most_common(1)[0][0]
+    same = (frame["group"] == first["group"]) & (frame["rank"] == first["rank"])
+    same &= (frame["dtype"] == first["dtype"]) & (frame["elements"] == size)
+    return np.asarray(same.to_numpy(), np.bool_)
 
 
 def _on_activation_groups(
@@ -142,18 +174,28 @@ def _group_traffic(table: OperationsTable, group: MergedGroup, frame: pd.DataFra
     ranks = sorted(set(frame["rank"]))
     steps = sum(table.complete_steps[rank] for rank in ranks)
     elements: dict[str, float] = {}
-    dtypes: dict[str, str] = {}
+    item_bytes: dict[str, int] = {}
     for code, rows in known.groupby("op"):
         name = OPERATIONS[int(str(code))]
         elements[name] = float(rows["elements"].sum()) / steps if steps else 0.0
-        dtypes[name] = str(rows.groupby("dtype")["elements"].sum().idxmax())
-    unknown = len(frame) - len(known)
-    return GroupTraffic(group, elements, _reference_step(known), dtypes, unknown, _by_step(known))
+        sized = rows[rows["item_bytes"] != NONE].groupby("item_bytes")["elements"].sum()
+        item_bytes |= {name: int(str(sized.idxmax()))} if len(sized) else {}
+    without = frame[frame["elements"] == NONE]
+    untyped = int((without["buffer_bytes"] != NONE).sum())
+    counts = len(without) - untyped, untyped
+    return GroupTraffic(
+        group, elements, _reference_step(known), item_bytes, *counts, _by_step(table, known)
+    )
 
 
-def _by_step(frame: pd.DataFrame) -> list[int]:
-    first = frame[frame["rank"] == frame["rank"].min()]
-    return [int(total) for total in first.groupby(["cycle", "step"])["elements"].sum()]
+def _by_step(table: OperationsTable, frame: pd.DataFrame) -> list[int]:
+    """Return the elements of each complete step of the first rank; a step may send nothing."""
+    if not len(frame):
+        return []
+    rank = int(frame["rank"].min())
+    first = frame[frame["rank"] == rank]
+    sums = [int(total) for total in first.groupby(["cycle", "step"])["elements"].sum()]
+    return sums + [0] * (table.complete_steps[rank] - len(sums))
 
 
 def _reference_step(frame: pd.DataFrame) -> list[Call]:

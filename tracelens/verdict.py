@@ -42,6 +42,7 @@ def summarise(
         _overlap(means),
         _bubble(pipeline, collectives),
         _volume_ratio(volumes),
+        *_transfer_estimate(collectives),
     ]
     statuses = [metric.status for metric in metrics]
     status = _worst(statuses, volumes, run)
@@ -115,6 +116,19 @@ def _volume_ratio(volumes: Volumes) -> Metric:
     status: Status = "ok" if volumes.verdict in ("as expected", "explained") else "warn"
     detail = f"against {papers[0].name}; {volumes.verdict}"
     return Metric("volume_ratio", label, value, "ratio", None, status, detail)
+
+
+def _transfer_estimate(collectives: list[CollectiveResult]) -> list[Metric]:
+    """Say how much of a lone rank's communication may be transfer; nothing where it is known."""
+    guessed = [c for c in collectives if c.transfer_estimate_ns is not None and c.time_ns]
+    shares = [(c.transfer_estimate_ns or 0) / (c.time_ns or 1) for c in guessed]
+    whole = sum(c.time_per_step_ns or 0 for c in guessed)
+    if not whole:
+        return []
+    steps = zip(guessed, shares, strict=True)
+    value = sum((c.time_per_step_ns or 0) * share for c, share in steps)
+    detail = f"of {_ms(whole)} in collectives, at the pace of the fastest 5 %"
+    return [Metric("transfer_estimate_ns", "Transfer (estimate)", value, "ns", None, detail=detail)]
 
 
 def _short_reason(volumes: Volumes) -> str:

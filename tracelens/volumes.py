@@ -72,24 +72,30 @@ def _per_step(
 ) -> PerStepVolume:
     """Average over complete steps and counted ranks."""
     steps = sum(table.complete_steps.values())
-    known = rows[(rows["elements"] != NONE)]
+    known = rows[(rows["buffer_bytes"] != NONE)]
     if not steps or not len(rows):
         return PerStepVolume(None, None, None, None)
     # Calls whose operation is unknown (RCCL's Generic kernels) may carry parameters too.
     unknown = table.frame["complete"].to_numpy(bool) & (kinds == "unknown").to_numpy()
     calls = len(rows) + int(unknown.sum())
-    elements = float(known["message_elements"].sum()) / steps
+    elements = _mean_elements(known, steps)
     other = table.frame["complete"].to_numpy(bool) & (kinds == "other").to_numpy()
     return PerStepVolume(
         message_bytes=_mean(known["message_bytes"], steps),
         wire_bytes=_mean(known["wire_bytes"], steps),
-        multiple_of_parameters=elements / psi if psi else None,
+        multiple_of_parameters=elements / psi if psi and elements is not None else None,
         coverage=len(known) / calls,
         calls=calls,
         calls_with_bytes=len(known),
         message_elements=elements,
         other_message_bytes=_mean(table.frame["message_bytes"][other], steps),
     )
+
+
+def _mean_elements(rows: pd.DataFrame, steps: int) -> float | None:
+    """Average the elements; a call whose bytes are known but not its type leaves them unknown."""
+    numbers = rows["message_elements"].to_numpy(np.int64)
+    return None if (numbers == NONE).any() else float(numbers.sum()) / steps
 
 
 def _mean(values: pd.Series, steps: int) -> int | None:
@@ -102,11 +108,11 @@ def _item_sizes(found: Inference, given: Given) -> tuple[int, int] | None:
     if given.dtype is not None:
         size = item_size(given.dtype)
         return (size, size) if size else None
-    dtypes: dict[str, str] = {}
+    sizes: dict[str, int] = {}
     for group in found.traffic:
-        dtypes = {**group.dtypes, **dtypes}
-    gradient = next((item_size(dtypes[op]) for op in _GRADIENT_OPS if op in dtypes), None)
-    parameter = next((item_size(d) for op, d in dtypes.items() if op not in _GRADIENT_OPS), None)
+        sizes = {**group.item_bytes, **sizes}
+    gradient = next((sizes[op] for op in _GRADIENT_OPS if op in sizes), None)
+    parameter = next((size for op, size in sizes.items() if op not in _GRADIENT_OPS), None)
     parameter = parameter or gradient
     return (gradient or parameter, parameter) if parameter else None
 
@@ -165,6 +171,11 @@ def _explanation(
         return (
             f"Bytes are known for {observed.calls_with_bytes:,} of {observed.calls:,} calls, so no "
             "comparison with theory is complete"
+        )
+    if observed.calls_with_bytes and observed.message_elements is None:
+        return (
+            "The type of some collectives is not recorded (NCCL's payloads state bytes), so their "
+            "elements are unknown: give --dtype"
         )
     if verdict == "unexplained" and chosen is not None:
         return f"No prediction matches; the nearest is {chosen.name}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-Bucket = Literal["kernel", "copy", "memset", "call", "operator", "mark"]
+Bucket = Literal["kernel", "copy", "memset", "call", "operator", "mark", "frame", "sync"]
 
-# Capitals: torch up to 1.11. The names are libkineto's (ActivityType.cpp).
+# Capitals: torch up to 1.11. The names are libkineto's (ActivityType.cpp). Frames and
+# synchronisation events are only counted.
 BUCKETS: dict[str, Bucket] = {
     "kernel": "kernel",
     "Kernel": "kernel",
@@ -27,16 +28,16 @@ BUCKETS: dict[str, Bucket] = {
     "cpu_op": "operator",
     "Operator": "operator",
     "user_annotation": "mark",
+    "python_function": "frame",
+    "cuda_sync": "sync",
 }
 
 # No evidence, dropped without a word: they repeat what other events say, or describe the profiler.
 # A category in neither table is dropped too, and named: it may be the work of an unknown device.
 IGNORED = frozenset(
     {
-        "python_function",
         "gpu_user_annotation",
         "cpu_instant_event",
-        "cuda_sync",
         "cuda_event",
         "xpu_sync",
         "overhead",

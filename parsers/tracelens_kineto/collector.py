@@ -53,6 +53,7 @@ class Collector:
         only: Keep host events of this process alone; None keeps all.
         neighbours: Told of every event, where a device event's process has to be found out.
         callers: Events per process among runtime calls, `hosts` among all host events.
+        recorded: Events per bucket.
         categories: Categories seen; `unknown` counts events of those nothing is known about, and
             `unknown_device` how many of them name a device or a stream.
     """
@@ -62,6 +63,7 @@ class Collector:
     events: int = 0
     callers: Counter[Process] = field(default_factory=Counter)
     hosts: Counter[Process] = field(default_factory=Counter)
+    recorded: Counter[str] = field(default_factory=Counter)
     categories: set[str] = field(default_factory=set)
     unknown: Counter[str] = field(default_factory=Counter)
     unknown_device: int = 0
@@ -92,6 +94,7 @@ class Collector:
                 buckets[bucket] += events
             elif category not in IGNORED:
                 self._count_unknown(category, events)
+        self.recorded.update({bucket: len(events) for bucket, events in buckets.items()})
         for kind in _DEVICE_BUCKETS:
             if buckets[kind]:
                 self.device.add(buckets[kind], kind)

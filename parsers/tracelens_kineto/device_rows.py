@@ -119,6 +119,7 @@ class DeviceRows:
             external_id=integers(external(a) for a in args),
             copy_bytes=integers(a.bytes for a in args),
             graph=graphs(args),
+            grid=[str(a.grid, "ascii", "replace") for a in args],
         )
         if self.neighbours is not None:
             self.hints += [self.neighbours.of(event) for event in events]

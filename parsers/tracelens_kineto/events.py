@@ -89,6 +89,7 @@ class CommArgs(msgspec.Struct, gc=False):
     source_rank: Number = msgspec.field(name="Src Rank", default=None)
     target_rank: Number = msgspec.field(name="Dst Rank", default=None)
     seq: Number = msgspec.field(name="Seq", default=None)
+    comms_id: int | str | None = msgspec.field(name="Comms Id", default=None)
 
 
 class KernelArgs(CommArgs, gc=False):
@@ -101,6 +102,7 @@ class KernelArgs(CommArgs, gc=False):
     old_external: int | str | None = msgspec.field(name="external id", default=None)
     bytes: Number = None
     graph: Number = msgspec.field(name="graph id", default=None)
+    grid: msgspec.Raw = msgspec.Raw()
 
 
 class OperatorArgs(CommArgs, gc=False):

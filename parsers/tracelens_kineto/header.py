@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FILE_RANK = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)|(?:^|[-_.])r(\d+)(?=[-_.])", re.IGNORECASE)
+# torch.profiler.tensorboard_trace_handler: host, process, time.
+_FILE_HOST = re.compile(r"^(.+)_(\d+)\.\d{10,}\.pt\.trace\.json", re.IGNORECASE)
 _DECODER = json.JSONDecoder(strict=False)
-_KEYS = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds", "record_shapes",
-         "host_name", "hostname", "pytorch_version", "torch_version", "schemaVersion")  # fmt: skip
+# torch.profiler writes its settings that are on, with the value 1 (torch/profiler/profiler.py).
+_SETTINGS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
+_KEYS = (*_SETTINGS, "distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name",
+         "hostname", "pytorch_version", "torch_version", "schemaVersion",
+         "simulated")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,9 +39,11 @@ class Header:
     host: str | None = None
     framework_version: str | None = None
     shapes_recorded: bool | None = None
+    settings: tuple[str, ...] = ()
     groups: tuple[ProcessGroup, ...] = ()
     devices: dict[int, str] = field(default_factory=dict)
     amd: bool = False
+    simulated: bool = False
 
 
 def read(header: bytes, footer: bytes) -> Header:
@@ -55,9 +62,11 @@ def read(header: bytes, footer: bytes) -> Header:
         framework_version=_text(values.get("pytorch_version"))
         or _text(values.get("torch_version")),
         shapes_recorded=None if shapes is None else bool(shapes),
+        settings=tuple(name for name in _SETTINGS if _integer(values.get(name))),
         groups=_groups(info.get("pg_config")),
         devices=devices,
         amd=amd,
+        simulated=bool(values.get("simulated")),
     )
 
 
@@ -158,3 +167,15 @@ def rank_of(facts: Header, path: Path) -> tuple[int | None, str | None]:
         if match := _FILE_RANK.search(name):
             return int(match[1] or match[2]), "file name"
     return None, None
+
+
+def host_of(facts: Header, path: Path, process: int) -> str | None:
+    """Return the host a file was written on: as it says inside, else in its name.
+
+    A name is believed if it holds the traced process's number too: `rank_0.1719….pt.trace.json`
+    looks the same, and is no host.
+    """
+    match = _FILE_HOST.match(path.name)
+    if facts.host is not None or match is None:
+        return facts.host
+    return match[1] if int(match[2]) == process else None

@@ -12,7 +12,7 @@ from tracelens.errors import UnreadableTrace
 from tracelens.model.trace import NONE, RankInfo, RankTrace
 from tracelens_kineto import durations, header, links, notes, processes
 from tracelens_kineto.collector import Collector
-from tracelens_kineto.header import rank_of
+from tracelens_kineto.header import host_of, rank_of
 from tracelens_kineto.inflate import Source
 from tracelens_kineto.scanner import Scan, traces
 
@@ -174,7 +174,7 @@ class _Read:
             rank_source=rank_source,
             world_size=facts.world_size,
             base_ns=facts.base_ns,
-            host=facts.host,
+            host=host_of(facts, self.path, collector.process),
             process=collector.process,
             backend=facts.backend,
             device_kind=_device_kind(facts, table, host_calls, collector.categories),
@@ -186,6 +186,9 @@ class _Read:
             truncated=self.cut,
             damaged_device_events=self._lost(collector, shared),
             shapes_recorded=facts.shapes_recorded,
+            settings=facts.settings,
+            recorded=dict(collector.recorded),
+            simulated=facts.simulated,
             untimed=_untimed(collector, impossible),
             notices=tuple(
                 notes.about(

@@ -82,6 +82,7 @@ def comm_columns(args: list[Any]) -> dict[str, Any]:
         "root": integers(a.rank for a in args),
         "peer": integers(_first(a.target_rank, a.source_rank) for a in args),
         "seq": integers(a.seq for a in args),
+        "comms_id": integers(a.comms_id for a in args),
     }
 
 

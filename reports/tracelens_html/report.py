@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup
 
-from tracelens.reporting import words
+from tracelens.reporting import layout, words
 from tracelens.reporting.document import Document, document
 from tracelens_html.charts import spec
 from tracelens_html.embed import plotly_blob, safe_json
@@ -66,6 +66,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals["asset"] = _asset
     environment.globals["symbols"] = words.SYMBOLS
+    environment.globals["glyphs"] = layout.GLYPHS
     environment.globals["judgements"] = {**words.HEADLINES, "ok": "fine"}
     environment.filters["prose"] = prose
     environment.filters["glue"] = glue

@@ -59,6 +59,14 @@ def _keep_space(part: str) -> str:
     return f"{before}{text(part)}{after}"
 
 
+def block(lines: list[str]) -> str:
+    """Write lines as a block of code."""
+    shown = [words.visible(line) for line in lines]
+    longest = max((len(run) for line in shown for run in re.findall(r"`+", line)), default=0)
+    fence = "`" * max(longest + 1, 3)
+    return "\n".join([f"{fence}text", *shown, fence])
+
+
 def slug(value: str) -> str:
     """Keep only what an HTML comment and a search for it can hold."""
     kept = re.sub(r"[^A-Za-z0-9._-]+", "-", value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracelens.reporting import words
-from tracelens.reporting.content import Cell, Column, Section, Table
+from tracelens.reporting.content import Cell, Column, Heat, Section, Table
 from tracelens.reporting.devices import device_steps, shown
 from tracelens.reporting.document import Document, document
 from tracelens.reporting.step import device_table
@@ -120,8 +120,15 @@ def _section(section: Section) -> str:
     for block in section.blocks:
         if section.id == "step" and block.table.total is not None:
             parts.append(_with_bars(block.table))
+        elif block.grid is not None:
+            compact = block.grid.compact
+            parts.append(f"**{inert.text(compact.caption)}**\n\n{tables.table(compact)}")
         elif not block.folded:
             parts.append(f"**{inert.text(block.table.caption)}**\n\n{tables.table(block.table)}")
+        if block.figure is not None and isinstance(block.figure.chart, Heat):
+            parts.append(
+                f"{inert.prose(block.figure.finding)}\n\n{tables.heat(block.figure.chart)}"
+            )
     parts += [f"{inert.prose(note)}" for note in section.notes]
     return "\n\n".join(parts)
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracelens.reporting import words
+from tracelens.reporting.numbers import number
 from tracelens_markdown import inert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens.reporting.content import Cell, Column, Row, Table
+    from tracelens.reporting.content import Cell, Column, Heat, Row, Table
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _BAR_WIDTH = 20
 MOST_ROWS = 40
+_SHADES = "▁▂▃▄▅▆▇█"
+_MOST_SHADED_ROWS = 64
+_MOST_SHADED_COLUMNS = 60
 
 
 def table(source: Table, *, most: int = MOST_ROWS) -> str:
@@ -68,3 +72,38 @@ def bar(share: float) -> str:
     whole, part = divmod(eighths, 8)
     drawn = "█" * whole + (_EIGHTHS[part] if part else "")
     return f"`{drawn}`" if drawn else ""
+
+
+def heat(source: Heat) -> str:
+    """Draw a heat map as a line of blocks a row; rows of the smallest values go first if too many.
+
+    The columns drawn are the last ones.
+    """
+    columns = slice(max(len(source.columns) - _MOST_SHADED_COLUMNS, 0), None)
+    values = [row[columns] for row in source.values]
+    known = [value for row in values for value in row if value is not None]
+    if not known:
+        return ""
+    top = max(known)
+    rows = sorted(range(len(values)), key=lambda i: -_highest(values[i]))[:_MOST_SHADED_ROWS]
+    width = max(len(source.rows[i]) for i in rows)
+    lines = [
+        f"{source.rows[i]:<{width}} {''.join(_shade(value, top) for value in values[i])}"
+        for i in sorted(rows)
+    ]
+    names = source.columns[columns]
+    scale = f"a column a step, {names[0]} to {names[-1]}; █ = {number(top)} {source.unit}"
+    left = len(values) - len(rows)
+    more = f"; {words.plural(left, 'row')} with less left out" if left else ""
+    return inert.block([*lines, f"{scale}{more}"])
+
+
+def _highest(row: Sequence[float | None]) -> float:
+    return max((value for value in row if value is not None), default=-1)
+
+
+def _shade(value: float | None, top: float) -> str:
+    if value is None:
+        return "·"
+    place = int(max(value, 0) / top * len(_SHADES)) if top > 0 else 0
+    return _SHADES[min(place, len(_SHADES) - 1)]

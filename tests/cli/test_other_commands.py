@@ -1,4 +1,4 @@
-"""report, inspect, formats, doctor, schema and the group itself, through the real command."""
+"""report, inspect, formats, schema and the group itself, through the real command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_help_lists_every_command_and_imports_nothing_heavy(tmp_path: Path) -> N
     for flag in ("-h", "--help"):
         shown = run(flag, cwd=tmp_path)
         assert shown.code == 0
-        for name in ("analyze", "report", "inspect", "formats", "doctor", "schema"):
+        for name in ("analyze", "report", "inspect", "formats", "doctor", "simulate", "schema"):
             assert name in shown.out
     code = (
         "import sys, contextlib, io\n"
@@ -102,23 +102,6 @@ def test_formats_lists_plugins_with_versions(tmp_path: Path) -> None:
     assert "tracelens-distributed" in result.out
     assert ".html" in result.out
     assert "broken" not in result.out
-
-
-def test_doctor_checks_the_installation_and_a_trace(tmp_path: Path) -> None:
-    result = run("doctor", SAMPLES / "tp2" / "rank0.pt.trace.json.gz", cwd=tmp_path)
-    assert result.code == 0
-    assert "pandas" in result.out
-    assert "no device events" in result.out
-    assert "no steps" not in result.out
-
-
-def test_doctor_says_what_would_bring_what_is_missing(tmp_path: Path) -> None:
-    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2}
-    (tmp_path / "x.json").write_text(json.dumps({"traceEvents": [event]}))
-    result = run("doctor", "x.json", cwd=tmp_path)
-    assert "call prof.step()" in result.out
-    assert "no collective recorded" in result.out
-    assert "no rank" in result.out
 
 
 def test_schema_is_json_schema(tmp_path: Path) -> None:

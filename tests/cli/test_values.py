@@ -56,3 +56,18 @@ def test_kernel_rules_may_hold_an_equals_sign() -> None:
     rule = values.kernel_rule("a=b.*=reduce-scatter")
     assert rule.operation == "reduce_scatter"
     assert rule.pattern.search("a=bcd")
+
+
+@pytest.mark.parametrize(
+    ("text", "gbps"),
+    [("450", 450), ("450GB/s", 450), ("400Gb/s", 50), ("400 Gbps", 50), ("1.8TB/s", 1800),
+     ("25GBps", 25), ("200Gbit/s", 25), ("12000MB/s", 12)],
+)  # fmt: skip
+def test_a_small_b_is_a_bit(text: str, gbps: float) -> None:
+    assert values.bandwidth(text) == pytest.approx(gbps)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "fast", "400G", "10 GB", "nan", "1e3"])
+def test_what_is_no_bandwidth(text: str) -> None:
+    with pytest.raises(ValueError, match="no bandwidth"):
+        values.bandwidth(text)

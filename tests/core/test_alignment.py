@@ -6,12 +6,13 @@ import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import pytest
 from calls import EPOCH_NS, Call, table_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.alignment import Clocks, align
+from tracelens.alignment import align
 from tracelens.matching import match
 from tracelens.operations import (
     ALL_GATHER,
@@ -19,6 +20,7 @@ from tracelens.operations import (
     ALL_TO_ALL,
     BARRIER,
     BROADCAST,
+    CODE,
     GATHER,
     REDUCE,
     REDUCE_SCATTER,
@@ -29,12 +31,14 @@ from tracelens.operations import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tracelens.clocks import Clocks
+
 SECOND, US = 10**9, 1000
 
 
 def aligned(calls: Sequence[Call]) -> Clocks:
     table = table_of(calls)
-    return align(table.frame, match(table))
+    return align(table.frame, match(table).instance)
 
 
 def calls_ending(
@@ -188,3 +192,149 @@ def test_the_residual_is_the_spread_of_ends_after_alignment() -> None:
         *calls_ending(2 * 10**6, {0: 0, 1: 108}),
     ]
     assert aligned(calls).residual_ns.tolist() == [0, 0, 8]
+
+
+# drift -------------------------------------------------------------------------------------------
+
+
+def drifting(
+    offsets: Sequence[int],
+    ppm: Sequence[float],
+    groups: Sequence[tuple[int, ...]],
+    *,
+    seconds: float = 4,
+    count: int = 200,
+    seed: int = 0,
+    sigma: float = 2.0,
+) -> tuple[list[Call], list[int]]:
+    """Return calls on clocks that run apart, and the true end of each."""
+    random = np.random.default_rng(seed)
+    calls, true = [], []
+    for group in groups:
+        for at in np.sort(random.uniform(0, seconds * SECOND, count)).tolist():
+            for rank in group:
+                end = round(at + random.normal(0, sigma * US))
+                shown = end + offsets[rank] + round(end * ppm[rank] / 1e6)
+                calls.append(Call(rank, shown - 50 * US, shown, group=group))
+                true.append(end)
+    return calls, true
+
+
+def worst(calls: Sequence[Call], true: Sequence[int], clocks: Clocks) -> float:
+    """Return the largest difference between true and common time, in microseconds.
+
+    The common line is the first rank's clock, which runs as it likes: only differences count.
+    """
+    rank = np.array([call.rank for call in calls])
+    shown = np.array([call.end + EPOCH_NS for call in calls])
+    common = clocks.common(rank, shown) - EPOCH_NS
+    first = rank == 0
+    rate, level = np.polyfit(common[first] / 1e9, (common - np.array(true))[first].astype(float), 1)
+    error = common - np.array(true) - (rate * common / 1e9 + level)
+    by_rank = [abs(float(np.median(error[rank == r]))) for r in np.unique(rank)]
+    ends = [
+        abs(float(np.median(error[(rank == r) & edge])))
+        for r in np.unique(rank)
+        for edge in (common < np.percentile(common, 10), common > np.percentile(common, 90))
+    ]
+    return max(by_rank + ends) / US
+
+
+class TestDrift:
+    @given(st.integers(0, 2**32 - 1))
+    def test_skew_of_hundreds_of_milliseconds_and_drift_of_20_ppm(self, seed: int) -> None:
+        """Two microseconds all along, from the first call to the last: tp 2 x dp 3."""
+        random = np.random.default_rng(seed)
+        offsets = random.integers(-(3 * 10**8), 3 * 10**8, 6).tolist()
+        ppm = random.uniform(-20, 20, 6).tolist()
+        groups = [(0, 1), (2, 3), (4, 5), (0, 2, 4), (1, 3, 5)]
+        calls, true = drifting(offsets, ppm, groups, seed=seed, sigma=1.0)
+        clocks = aligned(calls)
+        assert worst(calls, true, clocks) < 2
+        for rank in range(1, 6):
+            assert abs(clocks.drift_ppm[rank] - (ppm[rank] - ppm[0])) < 0.7
+        middle = clocks.origin_ns[0] - EPOCH_NS - offsets[0]
+        for rank in range(1, 6):
+            ahead = offsets[rank] - offsets[0] + middle * (ppm[rank] - ppm[0]) / 1e6
+            assert abs(clocks.offset_ns[rank] - ahead) < 2 * US
+
+    def test_own_times_come_back(self) -> None:
+        calls, _ = drifting([0, 10**8, -(10**8)], [0, 15, -20], [(0, 1, 2)])
+        clocks = aligned(calls)
+        rank = np.array([call.rank for call in calls])
+        shown = np.array([call.end + EPOCH_NS for call in calls])
+        assert np.abs(clocks.own(rank, clocks.common(rank, shown)) - shown).max() <= 1
+
+    def test_one_clock_of_eight(self) -> None:
+        ppm = [0.0] * 8
+        ppm[5] = 12
+        clocks = aligned(drifting([0] * 8, ppm, [tuple(range(8))])[0])
+        assert clocks.drift_ppm[5] == pytest.approx(12, abs=0.5)
+        others = [clocks.drift_ppm[rank] for rank in range(8) if rank != 5]
+        assert max(map(abs, others)) < 0.5
+
+    def test_disturbed_ends_turn_no_clock(self) -> None:
+        """A tenth of the calls, all of them late ones, end 900 us late on rank 1."""
+        calls, true = drifting([0, 0, 0], [0, 18, -7], [(0, 1, 2)], count=300)
+        odd = [
+            late(c) if c.rank == 1 and t > 3.5 * SECOND and i % 2 else c
+            for i, (c, t) in enumerate(zip(calls, true, strict=True))
+        ]
+        clocks = aligned(odd)
+        assert clocks.drift_ppm[1] == pytest.approx(18, abs=1)
+        assert clocks.drift_ppm[2] == pytest.approx(-7, abs=1)
+
+    @pytest.mark.parametrize(
+        ("seconds", "count", "why"),
+        [(4, 20, "few calls"), (0.02, 200, "a short time"), (4, 200, "no drift")],
+    )
+    def test_none_is_claimed_of(self, seconds: float, count: int, why: str) -> None:
+        ppm = [0, 0] if why == "no drift" else [0, 20]
+        calls, _ = drifting([0, 10**8], ppm, [(0, 1)], seconds=seconds, count=count)
+        assert aligned(calls).drift_ppm == {}
+
+    def test_no_clock_runs_a_tenth_of_a_percent_fast(self) -> None:
+        calls, _ = drifting([0, 0], [0, 1000], [(0, 1)])
+        assert aligned(calls).drift_ppm == {}
+
+    def test_a_rank_with_few_calls_has_an_offset_only(self) -> None:
+        calls, _ = drifting([0, 0, 0], [0, 20, -20], [(0, 1)])
+        more, _ = drifting([0, 0, 9 * US], [0, 20, 0], [(0, 2)], count=5)
+        clocks = aligned([*calls, *more])
+        assert sorted(clocks.drift_ppm) == [0, 1]
+        assert sorted(clocks.offset_ns) == [0, 1, 2]
+
+
+def test_residuals_of_the_ranks() -> None:
+    """Rank 2's ends scatter ten times as much as the others'."""
+    random = np.random.default_rng(5)
+    calls = []
+    for number in range(200):
+        for rank in range(3):
+            end = number * 10**6 + round(random.normal(0, (20 if rank == 2 else 2) * US))
+            calls.append(Call(rank, end - 50 * US, end, group=(0, 1, 2)))
+    clocks = aligned(calls)
+    assert clocks.rank_median_ns[2] > 4 * clocks.rank_median_ns[0]
+    assert clocks.rank_residual_ns[2] == pytest.approx(1.96 * 20 * US, rel=0.25)
+    assert clocks.rank_residual_ns[0] < 6 * US
+
+
+def test_memory_grows_with_calls() -> None:
+    """256 ranks in groups of 4, 64,000 instances: a table of both would take 131 MB."""
+    import tracemalloc
+
+    count, ranks, size = 1000, 256, 4
+    rank = np.tile(np.arange(ranks), count)
+    number = np.repeat(np.arange(count), ranks)
+    random = np.random.default_rng(1)
+    end = EPOCH_NS + number * 10**6 + 1000 * rank + random.integers(0, 2 * US, len(rank))
+    group = rank // size
+    frame = pd.DataFrame({"rank": rank, "group": group, "op": CODE[ALL_REDUCE], "end_ns": end})
+    tracemalloc.start()
+    try:
+        clocks = align(frame, number * (ranks // size) + group)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(clocks.residual_ns) == count * ranks // size
+    assert peak < 64 * 2**20

@@ -239,10 +239,33 @@ class TestBatches:
         trace.point_to_point(900, 60, [("recv", 1, 32)])
         assert found(trace) == [("send", "record", 64), ("recv", "record", 32)]
 
+    @pytest.mark.parametrize("link", ["args", "external", "time"])
+    def test_a_range_left_open_takes_no_later_collective(self, link: Any) -> None:
+        trace = Trace().point_to_point(500, 60, [("send", 1, 64)])
+        trace.mark("nccl:coalesced", 460, 2000)
+        trace.all_reduce(900, 60, 32, link=link)
+        assert [(o.op, o.in_elems) for o in identified(trace).operations] == [
+            ("send", 64),
+            ("all_reduce", 32),
+        ]
+
     def test_an_ordinary_send(self) -> None:
         trace = Trace().collective("send", 500, 60, 64, 64, kernel=SEND_RECV, peer=3)
         (operation,) = identified(trace).operations
         assert (operation.op, operation.peer, operation.in_elems) == ("send", 3, 64)
+
+    @pytest.mark.parametrize("link", ["args", "external", "time"])
+    def test_before_torch_2_5_the_range_names_the_peer(self, link: Any) -> None:
+        trace = Trace(world=8, schema=Schema(torch="2.4"))
+        trace.collective("recv", 500, 60, 64, 64, kernel=SEND_RECV, link=link)
+        trace.mark("nccl:recv 0<-5", 476, 20)
+        (operation,) = identified(trace).operations
+        assert (operation.op, operation.peer, operation.root) == ("recv", None, 5)
+
+    def test_in_a_batch_too(self) -> None:
+        trace = Trace(world=8, schema=Schema(torch="2.4"))
+        trace.point_to_point(500, 60, [("send", 3, 64), ("recv", 6, 64)])
+        assert trace.reduce().operations["peer"].tolist() == [3, 6]
 
 
 class TestCopyEngines:
@@ -283,6 +306,11 @@ class TestContext:
         trace.all_gather(900, 60, 8)
         assert [o.mark for o in identified(trace).operations] == ["outer"]
 
+    def test_a_thread_without_ranges_takes_those_of_the_main_thread(self) -> None:
+        trace = Trace(pid=7).mark("forward", 0, 1000, thread=7).all_gather(500, 60, 8)
+        assert [o.mark for o in identified(trace).operations] == ["forward"]
+
     def test_ranges_of_other_threads_do_not_count(self) -> None:
-        trace = Trace().mark("elsewhere", 0, 1000, thread=2).all_gather(500, 60, 8)
+        trace = Trace().mark("early", 0, 10).mark("late", 900, 10)
+        trace.mark("elsewhere", 0, 1000, thread=7).all_gather(500, 60, 8)
         assert [o.mark for o in identified(trace).operations] == [""]

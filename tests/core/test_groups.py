@@ -37,6 +37,17 @@ def operation(op: str = "all_reduce", **known: Any) -> Operation:
         ("CONTEXT_PARALLEL_GROUP", "cp"), ("EXPERT_MODEL_PARALLEL_GROUP", "ep"),
         ("EXPERT_DATA_PARALLEL_GROUP", "edp"), ("EMBEDDING_GROUP", "embedding"),
         ("POSITION_EMBEDDING_GROUP", "embedding"),
+        ("INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP", "shard"),
+        ("INTER_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP", "replicate"),
+        ("INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP", "dp"),
+        ("INTRA_PARTIAL_EXPERT_DATA_PARALLEL_GROUP", "edp"),
+        ("EXPERT_TENSOR_PARALLEL_GROUP", "etp"), ("EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP", "ep"),
+        ("EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP", "unknown"),
+        ("TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP", "unknown"),
+        ("TENSOR_AND_CONTEXT_PARALLEL_GROUP", "unknown"), ("MODEL_PARALLEL_GROUP", "unknown"),
+        ("HIERARCHICAL_CONTEXT_PARALLEL_GROUPS_1", "cp"),
+        ("mesh_dp_shard_cp", "shard"), ("mesh_dp_shard_mod_ep", "edp"), ("mesh_efsdp", "edp"),
+        ("mesh_dp_shard_in_ep", "unknown"), ("mesh_etp", "etp"),
         ("default_pg", "unknown"), ("undefined", "unknown"), ("", "unknown"), (None, "unknown"),
     ],
 )  # fmt: skip
@@ -129,6 +140,13 @@ class TestUnrecordedGroups:
         groups = groups_of(*MESH)
         assert groups.of(operation(op, functional=functional)).role == role
         assert groups.guessed == 1
+
+    @pytest.mark.parametrize("source", ["name", "rule"])
+    def test_a_kernel_of_which_only_the_name_is_known_is_any_groups(self, source: str) -> None:
+        """Launched before the recording: a guess would match it with another group's collective."""
+        groups = groups_of(*MESH)
+        assert groups.of(Operation(op="all_reduce", source=source)) is UNKNOWN_GROUP
+        assert groups.guessed == 0
 
     def test_fsdp_gathers_on_the_shard_group(self) -> None:
         hsdp = (

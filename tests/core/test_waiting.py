@@ -5,26 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from builders import Group, Schema, Trace
-from calls import Call, table_of
-from hypothesis import given
-from hypothesis import strategies as st
-from strategies import SPAN, device_events
+from calls import EPOCH_NS, Call, table_of
 
 import tracelens
 from tracelens import operations_table, waiting
-from tracelens.communication import COMMUNICATION, COPY
 from tracelens.model.trace import NONE
-from tracelens.operations import BROADCAST, CODE, OPERATIONS
-from tracelens.run import RankRun, Run, assemble
+from tracelens.operations import BROADCAST
+from tracelens.run import Run, assemble
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from strategies import DeviceEvent
 
     from tracelens.model.result import Breakdown, CollectiveResult
     from tracelens.reduction import RankReduction
@@ -59,26 +52,16 @@ class TestOneInstance:
         seen = observed(instance([0, 30, 100]))
         assert seen.wait_ns.tolist() == [100, 70, 0]
         assert seen.late_ns.tolist() == [0, 30, 100]
-        assert seen.caused == {0: {2: 170}}
-        assert (seen.latest_in, seen.late_as_last) == ({2: 1}, {2: 100})
-        assert seen.taken_part_in == {0: 1, 1: 1, 2: 1}
-        assert (seen.members, seen.incomplete) == ({0: 3}, 0)
+        assert (seen.members.tolist(), seen.incomplete) == ([3], 0)
+        assert seen.rows.tolist() == [0, 1, 2]
 
     def test_the_cut_is_on_the_own_clock(self) -> None:
         early, late = instance([0, 40])
         skewed = replace(late, start=late.start + 5000, end=late.end + 5000)
-        table = table_of([early, skewed])
-        seen = waiting.observe(NO_RUN, table)
+        seen = observed([early, skewed])
         assert seen.clocks.offset_ns == {0: 0, 1: 5000}
         assert seen.wait_ns.tolist() == [40, 0]
-        assert waiting.cuts_of(table.frame, seen, 0) == {(0, 0): 40}
-        assert waiting.cuts_of(table.frame, seen, 1) == {(0, 1): 5040}
-
-    def test_ties_blame_nobody(self) -> None:
-        seen = observed(instance([0, 100, 100]))
-        assert seen.wait_ns.tolist() == [100, 0, 0]
-        assert (seen.caused, seen.latest_in) == ({}, {})
-        assert seen.taken_part_in == {0: 1, 1: 1, 2: 1}
+        assert (seen.cut - EPOCH_NS).tolist() == [40, 5040]
 
     def test_a_member_cannot_wait_longer_than_its_call_takes(self) -> None:
         """A broadcast's root may be gone before the last one arrives."""
@@ -104,12 +87,11 @@ class TestOneInstance:
         assert seen.wait_ns.tolist() == [30, 0, NONE]
         assert seen.late_ns.tolist() == [0, 30, NONE]
         assert seen.cut[2] == NONE
-        assert seen.taken_part_in == {0: 1, 1: 1}
 
     def test_nothing_matched(self) -> None:
         seen = observed([Call(0, 0, 10), Call(0, 20, 30)])
         assert seen.wait_ns.tolist() == [NONE, NONE]
-        assert waiting.stragglers(seen, 1000) == []
+        assert (seen.members.tolist(), seen.incomplete) == ([], 0)
 
     def test_a_broadcast_to_ranks_on_other_clocks_is_not_measured_across_them(self) -> None:
         """Nothing aligns the two pairs, so times compare within a pair only."""
@@ -131,80 +113,6 @@ class TestOneInstance:
         assert seen.wait_ns.tolist()[4:] == [50, 0, NONE]
 
 
-def run_of(arrivals: Sequence[Sequence[int]], group: tuple[int, ...] = ()) -> list[Call]:
-    """Return one instance per list of arrivals, a millisecond apart, one to a step."""
-    return [
-        call
-        for step, row in enumerate(arrivals)
-        for call in instance(row, at=step * MS, group=group, step=step)
-    ]
-
-
-class TestStragglers:
-    def test_one_slow_rank_of_eight(self) -> None:
-        arrivals = [[0, 10, 5, 20, 0, 300 * US, 15, 3] for _ in range(10)]
-        [slow] = waiting.stragglers(observed(run_of(arrivals)), 10 * MS)
-        assert slow.rank == 5
-        assert slow.late_in_pct == 100
-        assert slow.mean_late_ns == 300 * US
-        assert slow.wait_caused_ns == 10 * (7 * 300 * US - 53)
-        assert slow.share_of_wait_pct == 100
-
-    def test_two_slow_ranks_the_most_costly_first(self) -> None:
-        arrivals = []
-        for step in range(10):
-            row = [0] * 8
-            row[7 if step < 6 else 2] = 300 * US
-            arrivals.append(row)
-        first, second = waiting.stragglers(observed(run_of(arrivals)), 10 * MS)
-        assert (first.rank, second.rank) == (7, 2)
-        assert (first.wait_caused_ns, second.wait_caused_ns) == (12_600 * US, 8_400 * US)
-        assert (first.share_of_wait_pct, second.share_of_wait_pct) == (60, 40)
-        assert (first.late_in_pct, second.late_in_pct) == (60, 40)
-
-    @given(st.integers(0, 2**32 - 1))
-    def test_jitter_names_nobody(self, seed: int) -> None:
-        random = np.random.default_rng(seed)
-        arrivals = random.integers(0, 20 * US, (40, 8)).tolist()
-        calls = [c for at, row in enumerate(arrivals) for c in instance(row, at=at * MS)]
-        assert waiting.stragglers(observed(calls), 40 * MS) == []
-
-    def test_little_waiting_is_nobodys_fault_even_if_one_causes_it(self) -> None:
-        """3 % of the recorded time for each other rank: 210 us in all of 1 ms, here."""
-        calls = run_of([[0] * 7 + [30 * US]])
-        assert waiting.stragglers(observed(calls), MS) == []
-        assert [s.rank for s in waiting.stragglers(observed(calls), MS - US)] == [7]
-
-    @pytest.mark.parametrize(("of_ten", "named"), [(8, []), (9, [1])])
-    def test_one_of_two_must_cause_more_than_four_fifths(
-        self, of_ten: int, named: list[int]
-    ) -> None:
-        arrivals = [[0, 300 * US]] * of_ten + [[300 * US, 0]] * (10 - of_ten)
-        late = waiting.stragglers(observed(run_of(arrivals)), 10 * MS)
-        assert [s.rank for s in late] == named
-
-    @pytest.mark.parametrize(("of_ten", "named"), [(3, []), (4, [0])])
-    def test_one_of_many_must_cause_more_than_three_tenths(
-        self, of_ten: int, named: list[int]
-    ) -> None:
-        """The other calls each have a culprit of their own."""
-        arrivals = []
-        for step in range(10):
-            row = [0] * 8
-            row[0 if step < of_ten else 1 + step % 7] = 300 * US
-            arrivals.append(row)
-        late = waiting.stragglers(observed(run_of(arrivals)), 10 * MS)
-        assert [s.rank for s in late] == named
-
-    def test_shares_count_within_a_group(self) -> None:
-        """Rank 3 holds up its pair, which is little beside the waiting of the large group."""
-        large = run_of([[0, 0, 0, 0, 0, 0, 0, 300 * US]] * 10)
-        pair = run_of([[0, 400 * US]] * 10, group=(8, 9))
-        late = waiting.stragglers(observed([*large, *pair]), 10 * MS)
-        assert [s.rank for s in late] == [7, 9]
-        assert sum(s.share_of_wait_pct or 0 for s in late) == pytest.approx(100)
-
-
 def test_lateness_is_the_mean_of_each_ranks_calls_in_a_step() -> None:
     calls = [
         *instance([0, 30], step=4),
@@ -222,159 +130,6 @@ def test_lateness_is_the_mean_of_each_ranks_calls_in_a_step() -> None:
 def test_lateness_of_nothing() -> None:
     table = table_of([Call(0, 0, 10)])
     assert waiting.lateness(table, waiting.observe(NO_RUN, table)) is None
-
-
-# exposed waiting ---------------------------------------------------------------------------------
-
-
-FIRST = 1000  # a file's times of 0 are no times
-
-
-def ns(value: int) -> str:
-    """Write nanoseconds as the builder's microseconds."""
-    return f"{value / 1000:.3f}"
-
-
-def moved(events: list[DeviceEvent]) -> list[DeviceEvent]:
-    return [
-        e._replace(start=e.start + FIRST, launch=None if e.launch is None else e.launch + FIRST)
-        for e in events
-    ]
-
-
-shifted_events = device_events(min_size=1).map(moved)
-
-
-NAMES = (
-    "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
-    "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL",
-    "ncclDevKernel_AllGather_RING_LL",
-    "nvshmem_alltoallmem_kernel",
-)
-
-
-def reduction_of(events: list[DeviceEvent], lengths: list[int]) -> RankReduction:
-    trace, at = Trace(), FIRST
-    for number, length in enumerate(lengths):
-        trace.step(number, ns(at), ns(length))
-        at += length
-    for event in events:
-        launch = None if event.launch is None else ns(event.launch)
-        if event.event_class == COPY:
-            trace.copy(ns(event.start), ns(event.duration), launch=launch)
-        else:
-            name = NAMES[event.op] if event.event_class == COMMUNICATION else "gemm"
-            trace.kernel(name, ns(event.start), ns(event.duration), launch=launch)
-    return trace.reduce()
-
-
-Cuts = dict[tuple[int, int], int]
-
-
-def by_single_nanoseconds(
-    events: list[DeviceEvent], rank: RankRun, cuts: Cuts
-) -> tuple[list[int], list[int]]:
-    """Return waiting and matched exposed time by operation, marking one nanosecond at a time."""
-    waited, exposed = [0] * len(OPERATIONS), [0] * len(OPERATIONS)
-    [cycle] = rank.cycles
-    frame = cycle.operations
-    comms = sorted(zip(frame["start"], frame.index, frame["end"], frame["op"], strict=True))
-    compute = [e for e in events if e.event_class not in (COMMUNICATION, COPY)]
-    for index, step in enumerate(cycle.devices[0].steps):
-        if not rank.in_mean[0, index] or not step.complete:
-            continue
-        for at in range(step.low, step.high):
-            running = [c for c in comms if c[0] <= at < c[2]]
-            hidden = any(e.start <= at < e.start + e.duration for e in compute)
-            if hidden or not running or (0, running[0][1]) not in cuts:
-                continue
-            _, row, _, op = running[0]
-            exposed[op] += 1
-            waited[op] += at < cuts[0, row]
-    return waited, exposed
-
-
-@given(
-    shifted_events,
-    st.lists(st.integers(1, 30), max_size=4),
-    st.lists(st.booleans(), min_size=4, max_size=4),
-    st.lists(st.none() | st.integers(FIRST - 5, FIRST + SPAN + 5), min_size=14, max_size=14),
-)
-def test_exposed_waiting_marks_the_same_nanoseconds(
-    events: list[DeviceEvent], lengths: list[int], in_mean: list[bool], arrivals: list[int | None]
-) -> None:
-    cycle = reduction_of(events, lengths)
-    rank = RankRun(0, [cycle], in_mean={(0, i): in_mean[i] for i in range(len(lengths))})
-    rows = range(len(cycle.operations))
-    cuts = {(0, row): at for row in rows if (at := arrivals[row]) is not None}
-    waited, exposed = by_single_nanoseconds(events, rank, cuts)
-    [sums] = waiting.exposed_wait(rank, cuts).values()
-    assert sums.tolist() == [*waited, *exposed]
-
-
-@given(shifted_events, st.lists(st.integers(1, 30), min_size=1, max_size=4))
-def test_what_is_all_matched_is_all_exposed_communication(
-    events: list[DeviceEvent], lengths: list[int]
-) -> None:
-    cycle = reduction_of(events, lengths)
-    rank = RankRun(0, [cycle], in_mean={(0, i): True for i in range(len(lengths))})
-    cuts = {(0, row): FIRST + 10 for row in range(len(cycle.operations))}
-    [sums] = waiting.exposed_wait(rank, cuts).values()
-    complete = [s.partition for s in cycle.devices[0].steps if s.complete]
-    assert sums[len(OPERATIONS) :].sum() == sum(p.exposed_comm_ns for p in complete)
-
-
-def all_reduce_sums(trace: Trace, cut: int) -> tuple[int, int]:
-    """Return (exposed waiting, exposed time) of the first collective in microseconds."""
-    rank = RankRun(0, [trace.reduce()])
-    rank.in_mean = dict.fromkeys(rank.step_keys(), True)
-    [sums] = waiting.exposed_wait(rank, {(0, 0): cut * US}).values()
-    code = CODE["all_reduce"]
-    return int(sums[code]) // US, int(sums[code + len(OPERATIONS)]) // US
-
-
-class TestExposedWaiting:
-    def stepped(self) -> Trace:
-        """Return a trace whose device windows are [100, 1100) and [1100, 2100)."""
-        trace = Trace().step(1, 0, 1000).step(2, 1000, 1000)
-        return trace.kernel("gemm", 100, 50).kernel("gemm", 1100, 50)
-
-    def test_until_the_last_member_arrives(self) -> None:
-        assert all_reduce_sums(self.stepped().all_reduce(300, 200), 420) == (120, 200)
-
-    def test_hidden_waiting_does_not_count(self) -> None:
-        trace = self.stepped().all_reduce(300, 200).kernel("gemm", 350, 100)
-        assert all_reduce_sums(trace, 420) == (50, 100)
-        assert all_reduce_sums(trace, 460) == (60, 100)
-
-    def test_across_the_edge_of_a_step(self) -> None:
-        """Both steps count, so nothing is lost or doubled; 50 us are hidden behind the gemm."""
-        assert all_reduce_sums(self.stepped().all_reduce(1000, 400), 1200) == (150, 350)
-
-    def test_outside_the_steps(self) -> None:
-        trace = self.stepped().all_reduce(40, 50, launch=None).all_reduce(300, 200)
-        assert all_reduce_sums(trace, 80) == (0, 0)
-
-    def test_a_step_out_of_the_mean(self) -> None:
-        trace = self.stepped().all_reduce(1000, 400)
-        rank = RankRun(0, [trace.reduce()], in_mean={(0, 0): True, (0, 1): False})
-        [sums] = waiting.exposed_wait(rank, {(0, 0): 1200 * US}).values()
-        assert sums.sum() == (100 + 100) * US
-
-    def test_an_incomplete_step(self) -> None:
-        """A kernel launched in step 2 has no record."""
-        trace = self.stepped().all_reduce(1000, 400).call("cudaLaunchKernel", 1500, correlation=9)
-        assert all_reduce_sums(trace, 1200) == (100, 100)
-
-    def test_each_device_of_a_process_has_its_own(self) -> None:
-        trace = self.stepped().kernel("gemm", 100, 50, device=1).all_reduce(300, 200, device=1)
-        rank = RankRun(0, [trace.reduce()])
-        rank.in_mean = dict.fromkeys(rank.step_keys(), True)
-        sums = waiting.exposed_wait(rank, {(0, 0): 420 * US})
-        assert [int(sums[key].sum()) for key in sorted(sums)] == [0, (120 + 200) * US]
-
-    def test_one_that_never_waits(self) -> None:
-        assert all_reduce_sums(self.stepped().all_reduce(300, 200), 250) == (0, 200)
 
 
 # through files -----------------------------------------------------------------------------------

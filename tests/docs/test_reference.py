@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from tracelens import discovery, volumes
+from tracelens import discovery, links, volumes
 from tracelens.cli import COMMANDS, cli
-from tracelens.findings import rules
+from tracelens.findings import network, rules
 from tracelens.model import result
 from tracelens.notices import NOTICES
 from tracelens.operations import OPERATIONS, named
 from tracelens_kineto import KinetoParser
+from tracelens_nsight import NsightParser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,7 +133,8 @@ def test_error_slugs_are_those_documented() -> None:
 
 
 def test_finding_ids_are_those_documented() -> None:
-    ids = set(re.findall(r'\bid=f?"([^"]+)"', inspect.getsource(rules)))
+    source = inspect.getsource(rules) + inspect.getsource(network)
+    ids = set(re.findall(r'\bid=f?"([^"]+)"', source))
     documented = {title.replace("\\", "") for title in sections(page("docs/findings.md"), 2)}
     assert documented == {re.sub(r"\{.*\}", "*op*", one) for one in ids}
 
@@ -144,9 +146,13 @@ def test_every_exposed_finding_is_named() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["_EXPOSED_SHARE", "_HIGH_SHARE"])
-def test_thresholds_of_findings_are_stated(name: str) -> None:
-    assert f" {100 * getattr(rules, name):g} %" in page("docs/findings.md")
+@pytest.mark.parametrize(
+    "share",
+    [rules.EXPOSED_SHARE, rules.HIGH_SHARE, network.LOW_SHARE_OF_LINK,
+     network.REACHED_SHARE_OF_LINK, network.LOST_SHARE],
+)  # fmt: skip
+def test_thresholds_of_findings_are_stated(share: float) -> None:
+    assert f" {100 * share:g} %" in page("docs/findings.md")
 
 
 # the result --------------------------------------------------------------------------------------
@@ -168,6 +174,15 @@ def test_every_field_of_the_result_is_named(kind: type) -> None:
 @pytest.mark.parametrize("status", [0, 1, 2, 4])
 def test_exit_codes_are_documented(status: int) -> None:
     assert f"\n| {status} |" in sections(page("docs/result.md"), 2)["Exit codes"]
+
+
+def test_links_are_those_documented() -> None:
+    rows = re.findall(
+        r"^\| [^|]+ \| ([^|]+) \| ([\d.]+) \| ([^|]+) \|$",
+        page("docs/attribution.md"),
+        re.MULTILINE,
+    )
+    assert rows == [(link.kind, f"{link.gbps:g}", link.source) for link in links.LINKS]
 
 
 # theory ------------------------------------------------------------------------------------------
@@ -231,7 +246,7 @@ def test_every_dependency_says_why_it_is_there() -> None:
 def test_the_suffixes_searched_for_are_documented(name: str) -> None:
     listed = re.search(r"(?:ending in|end in) (.+? or `[^`]+`)", page(name))
     assert listed is not None
-    searched = (*KinetoParser.suffixes, *discovery._KNOWN_SUFFIXES)
+    searched = (*KinetoParser.suffixes, *discovery._KNOWN_SUFFIXES, *NsightParser.suffixes)
     assert tuple(re.findall(r"`([^`]+)`", listed[1])) == searched
 
 

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
+from builders import Trace
 
+from tracelens import analyze
 from tracelens.operations_table import MergedGroup
 from tracelens.parallelism import Given, Inference, infer
 from tracelens.traffic import Call, GroupTraffic, Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 PSI = 1_000_000
 FORWARD = "DistributedDataParallel.forward"
@@ -39,8 +42,10 @@ def traffic_of(
     for call in listed:
         elements[call.op] = elements.get(call.op, 0.0) + call.elements
     total = [round(sum(elements.values()))] * 3
-    dtypes = dict.fromkeys(elements, "bfloat16")
-    return GroupTraffic(group(index, size, role), elements, listed, dtypes, 0, by_step or total)
+    item_bytes = dict.fromkeys(elements, 2)
+    return GroupTraffic(
+        group(index, size, role), elements, listed, item_bytes, by_step=by_step or total
+    )
 
 
 def inferred(
@@ -269,3 +274,20 @@ class TestUnknown:
 
     def test_model_parallel_groups_are_no_data_parallel_traffic(self) -> None:
         assert inferred(traffic_of(reduces(PSI), role="tp")).strategy is None
+
+
+def test_a_profiler_stepped_per_micro_batch_shows_no_half_model(tmp_path: Path) -> None:
+    """Every other "step" only accumulates: the mean traffic would fit a model of half the size."""
+    for rank in (0, 1):
+        trace = Trace(rank=rank)
+        for number in range(10, 14):
+            at = 1000 * number
+            trace.step(number, at, 1000).mark("DistributedDataParallel.forward", at + 50, 100)
+            trace.kernel("gemm", at + 100, 300)
+            if number % 2:
+                trace.all_reduce(at + 500, 200, PSI)
+        trace.write(tmp_path / f"rank{rank}.json")
+    result = analyze(tmp_path)
+    assert result.parallelism.parameters.count is None
+    assert result.volumes.verdict == "unknown"
+    assert f"({PSI:,}, {PSI:,}, 0, 0 elements)" in result.parallelism.evidence[0]

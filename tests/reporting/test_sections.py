@@ -10,15 +10,23 @@ import pytest
 
 from tracelens.model.result import Analysis, Metric, RankResult, Status, Summary
 from tracelens.reporting.collectives import collective_rows, collectives_section
-from tracelens.reporting.content import Bars, Bullets, Lines, Section
+from tracelens.reporting.content import Bars, Bullets, Lines, Section, Table
 from tracelens.reporting.devices import device_steps, known_classes, median_device, shown
+from tracelens.reporting.dimensions import by_dimension
 from tracelens.reporting.document import document, headline, sections
 from tracelens.reporting.findings import evidence, finding_views
 from tracelens.reporting.kernels import kernels_section
+from tracelens.reporting.numbers import ms
 from tracelens.reporting.pipeline import pipeline_section
-from tracelens.reporting.stability import stability_section
+from tracelens.reporting.stability import stability_section, straggler_table
 from tracelens.reporting.step import step_section
-from tracelens.reporting.trust import CPU_CAVEAT, command, trust_section
+from tracelens.reporting.trust import (
+    CPU_CAVEAT,
+    clock_table,
+    command,
+    match_table,
+    trust_section,
+)
 from tracelens.reporting.volumes import volumes_section
 
 if TYPE_CHECKING:
@@ -297,3 +305,158 @@ def test_the_document_names_the_run() -> None:
     assert content.facts[:3] == ["ZeRO-3", "FSDP2", "dp 8 × tp 2 × pp 4"]
     assert "64 × NVIDIA H100 80GB HBM3" in content.facts
     assert document(analysis_builder.nothing()).name == "unnamed run"
+
+
+def dimension_table(analysis: Analysis) -> list[list[str]]:
+    tables = [block.table for block in step_section(analysis).blocks]
+    [found] = [table for table in tables if table.caption.startswith("Exposed communication by")]
+    return [[column.title for column in found.columns]] + [
+        [cell.text for cell in row] for row in found.rows
+    ]
+
+
+def test_exposed_time_by_dimension_is_a_mean_over_devices() -> None:
+    analysis = analysis_builder.large(8)
+    titles, *rows = dimension_table(analysis)
+    assert titles == ["Exposed communication for", "Transfer ms", "% of step"]
+    assert [row[0] for row in rows] == [
+        "dp, data parallel", "tp, tensor parallel", "pp, pipeline parallel",
+    ]  # fmt: skip
+    breakdowns = [rank.devices[0].breakdown for rank in analysis.ranks]
+    times = [
+        b.transfer_by_dimension_ns["dp"] for b in breakdowns if b and b.transfer_by_dimension_ns
+    ]
+    assert rows[0][1] == ms(sum(times) / len(times))
+    line = by_dimension(analysis)
+    assert line is not None
+    assert line.startswith(f"Exposed transfer per step: dp {rows[0][1]} ms, tp {rows[1][1]} ms")
+
+
+def test_time_that_could_not_be_split_has_its_own_column() -> None:
+    base = analysis_builder.large(8)
+    analysis = dataclasses.replace(base, ranks=[_unsplit(rank) for rank in base.ranks])
+    titles, *rows = dimension_table(analysis)
+    assert titles == ["Exposed communication for", "Not split ms", "% of step"]
+    assert [row[:2] for row in rows] == [
+        ["tp, tensor parallel", "4.00"],
+        ["other or unknown", "1.00"],
+    ]
+    assert by_dimension(analysis) == ("Exposed communication per step: tp 4.00 ms, other 1.00 ms")
+
+
+def _unsplit(rank: RankResult) -> RankResult:
+    device = rank.devices[0]
+    assert device.breakdown is not None
+    changed = dataclasses.replace(
+        device.breakdown,
+        transfer_by_dimension_ns=None,
+        exposed_unsplit_by_dimension_ns={"tp": 4_000_000, "other": 1_000_000},
+    )
+    return dataclasses.replace(rank, devices=[dataclasses.replace(device, breakdown=changed)])
+
+
+def test_a_single_dimension_needs_no_split() -> None:
+    assert by_dimension(analysis_builder.fsdp2()) is None
+    captions = [block.table.caption for block in step_section(analysis_builder.fsdp2()).blocks]
+    assert not any(caption.startswith("Exposed communication by") for caption in captions)
+
+
+def test_shares_of_the_link_say_of_what() -> None:
+    section = collectives_section(analysis_builder.fsdp2())
+    titles = [column.title for column in section.blocks[0].table.columns]
+    cells = dict(zip(titles, (c.text for c in section.blocks[0].table.rows[0]), strict=True))
+    assert cells["% of link"] == "21.0 %"
+    [note] = [note for note in section.notes if "share of the link" in note]
+    assert "450 GB/s one way a GPU (NVLink 4; NVIDIA H100" in note
+    assert "NVLS" in note
+
+
+def test_without_a_known_link_there_is_no_share() -> None:
+    base = analysis_builder.fsdp2()
+    collectives = [dataclasses.replace(c, busbw_of_link_pct=None) for c in base.collectives]
+    section = collectives_section(dataclasses.replace(base, collectives=collectives))
+    assert "% of link" not in [column.title for column in section.blocks[0].table.columns]
+    assert not any("share of the link" in note for note in section.notes)
+
+
+def test_a_fit_says_how_many_calls_latency_binds() -> None:
+    base = analysis_builder.fsdp2()
+    fitted = dataclasses.replace(
+        base.collectives[0], alpha_us=20.0, beta_gbps=300.0, latency_bound_calls_pct=25.0
+    )
+    section = collectives_section(dataclasses.replace(base, collectives=[fitted]))
+    [note] = [note for note in section.notes if "bound by latency" in note]
+    assert note.endswith(
+        "so below 6.00 MB it is bound by latency; 25.0 % of the matched calls are."
+    )
+
+
+def test_slowed_kernels_stand_beside_the_longest() -> None:
+    blocks = kernels_section(analysis_builder.fsdp2()).blocks
+    assert blocks[1].table.caption.endswith("1.21 times as long in all")
+    assert [cell.text for cell in blocks[1].table.rows[0][1:4]] == ["182", "239", "1.31"]
+    without = dataclasses.replace(analysis_builder.fsdp2(), contention=None)
+    assert len(kernels_section(without).blocks) == 1
+
+
+def cells_of(table: Table, row: int = 0) -> dict[str, str]:
+    titles = [column.title for column in table.columns]
+    return dict(zip(titles, (cell.text for cell in table.rows[row]), strict=True))
+
+
+def test_estimates_of_one_rank_are_marked_and_explained() -> None:
+    base = analysis_builder.fsdp2()
+    alone = [
+        dataclasses.replace(
+            one, wait_ns=None, transfer_ns=None, busbw_gbps=None, transfer_estimate_ns=one.time_ns,
+            busbw_estimate_gbps=212.0,
+        )
+        for one in base.collectives
+    ]  # fmt: skip
+    section = collectives_section(dataclasses.replace(base, collectives=alone))
+    cells = cells_of(section.blocks[0].table)
+    assert cells["Transfer ms, estimate"] == "≈ 240"
+    assert cells["Bus GB/s"] == "≈ 212"
+    assert "Wait ms" not in cells
+    assert any(note.startswith("Estimates (≈)") for note in section.notes)
+    known = collectives_section(base)
+    assert "Transfer ms, estimate" not in cells_of(known.blocks[0].table)
+    assert not any("≈" in note for note in known.notes)
+
+
+def test_clocks_of_every_rank() -> None:
+    table = clock_table(analysis_builder.fsdp2())
+    assert [row[0].text for row in table.rows] == ["0", "1", "2", "3"]
+    cells = cells_of(table, 2)
+    assert cells["Drift ppm"] == "0"
+    assert cells["Half of the ends within µs"] == "4.40"
+    assert cells["95 % within µs"] == "19.8"
+
+
+def test_ranks_of_one_clock_need_no_table() -> None:
+    base = analysis_builder.fsdp2()
+    same = [dataclasses.replace(r, clock_residual_ns=None) for r in base.ranks]
+    analysis = dataclasses.replace(base, ranks=same)
+    assert not clock_table(analysis).rows
+    captions = [block.table.caption for block in trust_section(analysis).blocks]
+    assert clock_table(analysis).caption not in captions
+
+
+def test_how_calls_were_matched() -> None:
+    cells = cells_of(match_table(analysis_builder.fsdp2()))
+    assert (cells["Calls"], cells["Exact"], cells["High"], cells["Low"]) == (
+        "256", "–", "250", "2.50",
+    )  # fmt: skip
+    assert not match_table(analysis_builder.one_rank()).rows
+
+
+def test_a_straggler_is_persistent_or_occasional() -> None:
+    base = analysis_builder.fsdp2()
+    cells = cells_of(straggler_table(base))
+    assert (cells["Late steps"], cells["Pattern"]) == ("9 of 10", "persistent")
+    assert (cells["Cause"], cells["Groups"]) == ("computes longer", "dp (4 ranks)")
+    [one] = base.stragglers
+    rare = dataclasses.replace(one, persistent=False, late_steps=1, cause=None, groups=[])
+    cells = cells_of(straggler_table(dataclasses.replace(base, stragglers=[rare])))
+    assert (cells["Late steps"], cells["Pattern"]) == ("1 of 10", "occasional")
+    assert (cells["Cause"], cells["Groups"]) == ("unknown", "unknown")

@@ -125,10 +125,10 @@ def test_the_theme_button_redraws_and_is_remembered(browser: Any, pages: dict[st
 
 def test_kernels_sort_and_say_so(browser: Any, pages: dict[str, Path]) -> None:
     page = browser.open(pages["fsdp2"])
-    column = (
-        "[...document.querySelectorAll('#kernels tbody tr')].map(r => +r.cells[2].dataset.value)"
-    )
-    heading = "#kernels thead th:nth-child(3)"
+    longest = "#kernels .scroll:first-of-type"
+    rows = f"[...document.querySelectorAll('{longest} tbody tr')]"
+    column = f"{rows}.map(r => +r.cells[2].dataset.value)"
+    heading = f"{longest} thead th:nth-child(3)"
 
     page.press(f"{heading} button")
     down = page.ask(column)

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from tracelens.model.result import Notice
+from tracelens.reporting.content import Heat
 from tracelens_markdown import MarkdownReport, inert, tables
 from tracelens_markdown.report import MOST_CHARACTERS, marker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from markdown_it.token import Token
 
@@ -27,6 +28,9 @@ BUILDERS = ["fsdp2", "large", "one_rank", "nothing", "without_steps", "cpu", "ho
 OUR_HTML = re.compile(
     r"<!-- tracelens:[A-Za-z0-9._-]+ -->|</?details>|</?summary>|</?sub>|[^<>]+", re.S
 )
+
+
+OUR_HEAT = re.compile(r"(rank \d+ +[▁-█·]+\n)+a column a step, .+; █ = .+ ms late.*\n")
 
 
 def github() -> MarkdownIt:
@@ -45,7 +49,9 @@ def tokens(text: str) -> Iterator[Token]:
 
 def assert_only_our_markup(text: str) -> None:
     for token in tokens(text):
-        assert token.type not in {"link_open", "image", "fence", "code_block", "hr", "em_open"}
+        assert token.type not in {"link_open", "image", "code_block", "hr", "em_open"}
+        if token.type == "fence":
+            assert (token.info, OUR_HEAT.fullmatch(token.content)) != ("text", None)
         assert token.type not in {"s_open", "blockquote_open", "bullet_list_open"}
         if token.type in {"html_block", "html_inline"}:
             assert OUR_HTML.sub("", token.content) == "", token.content
@@ -173,3 +179,37 @@ def test_any_sentence_is_a_paragraph(sentence: str) -> None:
 )
 def test_bars(share: float, drawn: str) -> None:
     assert tables.bar(share) == drawn
+
+
+def heat(values: Sequence[Sequence[float | None]]) -> list[str]:
+    rows = [f"rank {i}" for i in range(len(values))]
+    steps = [str(step) for step in range(len(values[0]))]
+    drawn = tables.heat(Heat(rows, steps, [list(row) for row in values], "ms"))
+    fence, *lines, end = drawn.splitlines()
+    assert (fence, end) == ("```text", "```")
+    return lines
+
+
+class TestHeat:
+    def test_a_character_a_step(self) -> None:
+        lines = heat([[0, 1, 7.9, 8], [None, 4, 0, 2]])
+        assert lines[:2] == ["rank 0 ▁▂██", "rank 1 ·▅▁▃"]
+        assert lines[2] == "a column a step, 0 to 3; █ = 8.00 ms"
+
+    def test_nothing_known(self) -> None:
+        assert tables.heat(Heat(["rank 0"], ["1"], [[None]], "ms")) == ""
+
+    def test_nobody_late(self) -> None:
+        assert heat([[0, 0]])[0] == "rank 0 ▁▁"
+
+    def test_64_ranks_fit_and_of_more_the_latest_are_drawn(self) -> None:
+        assert len(heat([[1.0] for _ in range(64)])) == 65
+        lines = heat([[float(rank)] for rank in range(100)])
+        assert len(lines) == 65
+        assert lines[0].startswith("rank 36")
+        assert "36 rows with less left out" in lines[-1]
+
+    def test_of_many_steps_the_last_are_drawn(self) -> None:
+        first, last = heat([[0.0] * 100 + [5.0]])
+        assert len(first) == len("rank 0 ") + 60
+        assert "41 to 100" in last

@@ -45,6 +45,8 @@ def test_verdict_and_numbers_are_the_same_everywhere(builder: str, form: str) ->
     for tile in content.tiles:
         assert tile.label in text
         assert tile.value in text
+    if form == "terminal":
+        assert all(line in text for line in content.lines)
     for finding in content.findings[:3]:
         assert finding.title in text
         assert (finding.saving or "") in text
@@ -60,6 +62,26 @@ def test_pages_and_comments_share_their_tables(builder: str) -> None:
         assert _spaced(section.lead) in comment
         for row in section.blocks[-1].table.rows:
             assert all(cell.text in page and cell.text in comment for cell in row)
+
+
+@pytest.mark.parametrize("builder", ["fsdp2", "large", "one_rank"])
+def test_pages_and_comments_show_the_same_layout(builder: str) -> None:
+    analysis: Analysis = getattr(analysis_builder, builder)()
+    page, comment = plain_html(analysis), plain_markdown(analysis)
+    [layout] = [section for section in document(analysis).sections if section.id == "layout"]
+    axes, positions = layout.blocks
+
+    assert _spaced(layout.lead) in page
+    assert _spaced(layout.lead) in comment
+    assert all(
+        cell.text in page and cell.text in comment for row in axes.table.rows for cell in row
+    )
+    assert positions.grid is not None
+    for band in positions.grid.bands:
+        assert all(unit.label in page and unit.label in comment for unit in band.units)
+        assert all(place.label in page for unit in band.units for place in unit.places)
+    for row in positions.grid.compact.rows:
+        assert all(cell.text in comment for cell in row)
 
 
 @pytest.mark.parametrize("builder", ["fsdp2", "large", "one_rank", "nothing", "without_steps"])

@@ -62,9 +62,7 @@ def test_tensor_parallel_stragglers(traces_folder: Path) -> None:
 
 def test_tensor_parallel_waiting_in_all(traces_folder: Path) -> None:
     seen = observed(traces_folder, TP8)
-    assert sum(sum(ranks.values()) for ranks in seen.caused.values()) == pytest.approx(
-        2941 * MS, abs=MS
-    )
+    assert seen.wait_ns.sum() == pytest.approx(2941 * MS, abs=MS)
     assert (seen.wait_ns != NONE).all()
     assert seen.incomplete == 0
 
@@ -135,6 +133,18 @@ def test_bandwidth_is_that_of_nvlink(
     largest = max(rows, key=lambda c: c.message_bytes or 0)
     assert largest.busbw_gbps is not None
     assert low < largest.busbw_gbps < high
+
+
+@pytest.mark.parametrize("rank", [0, 3, 6])
+def test_one_rank_alone_estimates_transfer(traces_folder: Path, rank: int) -> None:
+    """Of 81 equal calls the fastest tell the transfer that all eight ranks together know."""
+    [whole] = [c for c in analysed(traces_folder, TP8).collectives if c.dtype == "float16"]
+    file = analysed(traces_folder, TP8).ranks[rank].files[0]
+    alone = tracelens.analyze(traces_folder / "kineto" / TP8 / file)
+    [row] = [c for c in alone.collectives if c.dtype == "float16"]
+    assert row.transfer_estimate_ns == pytest.approx(whole.transfer_ns, rel=0.06)
+    assert row.busbw_estimate_gbps == pytest.approx(whole.busbw_gbps, rel=0.06)
+    assert (row.wait_ns, row.transfer_ns, row.busbw_gbps) == (None, None, None)
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tracelens_kineto.header import Header, read
+from tracelens_kineto.header import Header, host_of, read
 
 INFO = {
     "backend": "nccl",
@@ -25,6 +26,11 @@ def read_keys(before: dict[str, Any], after: dict[str, Any]) -> Header:
     head = json.dumps(before)[:-1] + (", " if before else "")
     foot = (", " if after else "") + json.dumps(after)[1:]
     return read(head.encode(), foot.encode())
+
+
+def test_a_simulator_says_so() -> None:
+    assert read_keys({"simulated": {"by": "tracelens", "seed": 0}}, {}).simulated
+    assert not read_keys({"schemaVersion": 1}, {}).simulated
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
@@ -48,6 +54,15 @@ def test_all_facts(where: str) -> None:
         ("0", "default_pg", 8, tuple(range(8))),
         ("1", "mesh_tp", 2, (2, 3)),
     ]
+
+
+def test_settings_of_the_profiler_that_are_on() -> None:
+    keys = {"with_stack": 1, "record_shapes": 1, "profile_memory": 0, "with_flops": "1"}
+    assert read_keys(keys, {}).settings == ("record_shapes", "with_stack", "with_flops")
+    assert read_keys({"schemaVersion": 1}, keys).settings == read_keys(keys, {}).settings
+    assert read_keys({"schemaVersion": 1}, {}).settings == ()
+    torn = read(b'{"with_stack": 1, "distributedInfo": {"rank": ', b"")
+    assert torn.settings == ("with_stack",)
 
 
 def test_another_objects_rank_does_not_count() -> None:
@@ -115,3 +130,19 @@ def test_nothing_usable(text: bytes) -> None:
 
 def test_a_byte_order_mark() -> None:
     assert read(b'\xef\xbb\xbf{"distributedInfo": {"rank": 1}, ', b"}").rank == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "host"),
+    [
+        ("gpu-a1_4012.1719242424242424242.pt.trace.json.gz", None, "gpu-a1"),
+        ("gpu_a1_4012.1719242424242.pt.trace.json", None, "gpu_a1"),
+        ("rank_0.1719242424242424242.pt.trace.json.gz", None, None),  # 0 is not the process
+        ("worker_4012.json", None, None),
+        ("gpu-a1_4012.1719242424242424242.pt.trace.json", "node-7", "node-7"),
+    ],
+)
+def test_the_host_in_a_name_counts_only_beside_the_process(
+    name: str, inside: str | None, host: str | None
+) -> None:
+    assert host_of(Header(host=inside), Path("traces") / name, 4012) == host

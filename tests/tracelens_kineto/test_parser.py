@@ -216,6 +216,14 @@ class TestDeviceEvents:
         assert trace.device_events["launch"].tolist() == [50_000, 50_000]
         assert trace.device_events["graph"].tolist() == [3, 3]
 
+    def test_grids_tell_kernels_of_one_name_apart(self) -> None:
+        trace = Trace()
+        for start, grid in ((100, [4, 1, 1]), (200, [8, 1, 1]), (300, [4, 1, 1]), (400, None)):
+            trace.kernel("gemm", start, 50, args={} if grid is None else {"grid": grid})
+        first, second, third, fourth = trace.parse().device_events["grid"].astype(object)
+        assert first == third != second
+        assert fourth == ""
+
 
 class TestUntimed:
     def test_each_reason_is_counted(self) -> None:
@@ -390,6 +398,17 @@ def test_everything_at_once_is_valid() -> None:
     got = trace.parse()  # validates
     assert len(got.device_events) == 7
     assert codes(trace) == ["damaged-events"]
+
+
+def test_kinds_of_events_are_counted() -> None:
+    trace = small_trace().operator("aten::mm", 100, 10).event("cuda_sync", "Event Sync", 130, 5)
+    for start in (140, 150, 160):
+        trace.event("python_function", "train.py(7): step", start, 5)
+    trace.event("overhead", "Unrecognized", 170, 5).gpu_annotation("ProfilerStep#7", 100, 200)
+    assert trace.parse().info.recorded == {
+        "mark": 2, "kernel": 2, "copy": 1, "memset": 1, "call": 4, "operator": 2, "frame": 3,
+        "sync": 1,
+    }  # fmt: skip
 
 
 def test_the_file_is_not_changed(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ COMMANDS = {
     "inspect": "Say what is in here: files, ranks, steps, gaps.",
     "formats": "List the parsers and reports found, and broken plugins.",
     "doctor": "Check the installation, and what a trace lacks.",
+    "simulate": "Write traces of a simulated training run.",
     "schema": "Print the JSON Schema of the result.",
 }
 """Names and one-line helps, so that `--help` imports no command."""

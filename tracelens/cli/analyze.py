@@ -46,7 +46,11 @@ _INCOMPLETE = 4
 @click.option(
     "--ranks", type=values.Typed("list", values.rank_list), help="Ranks to look at: 0-7,16."
 )
-@click.option("--step-pattern", metavar="REGEX", help="Which named ranges are the steps.")
+@click.option(
+    "--step-pattern",
+    type=values.Typed("REGEX", values.pattern),
+    help="Which named ranges are the steps.",
+)
 @click.option(
     "--layout",
     type=values.Typed("layout", values.layout),
@@ -59,6 +63,22 @@ _INCOMPLETE = 4
 )
 @click.option(
     "--dtype", type=values.Typed("dtype", values.dtype), help="Dtype that travels: bf16, fp32 …"
+)
+@click.option(
+    "--gpus-per-node",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Each N consecutive ranks share a machine (default: by host names and devices).",
+)
+@click.option(
+    "--intra-bw",
+    type=values.Typed("bandwidth", values.bandwidth),
+    help="One-way peak of the links inside a machine, per GPU: 450GB/s (default: by GPU name).",
+)
+@click.option(
+    "--inter-bw",
+    type=values.Typed("bandwidth", values.bandwidth),
+    help="One-way peak of the network between machines, per GPU: 400Gb/s.",
 )
 @click.option(
     "--comm-kernel",
@@ -110,27 +130,23 @@ def _options(asked: dict[str, Any]) -> Options:
     from tracelens.parallelism import Given
     from tracelens.reduction import Selection
 
-    _check_pattern(asked["step_pattern"])
     low, high = asked["steps"] or (None, None)
     dims, stage = asked["layout"] or ({}, None)
     return Options(
         selection=Selection(low, high, asked["step_pattern"], tuple(asked["comm_kernel"])),
         ranks=asked["ranks"],
-        given=Given(asked["params"], stage, dims, asked["dtype"]),
+        given=Given(
+            parameters=asked["params"],
+            zero_stage=stage,
+            dims=dims,
+            dtype=asked["dtype"],
+            gpus_per_node=asked["gpus_per_node"],
+            intra_gbps=asked["intra_bw"],
+            inter_gbps=asked["inter_bw"],
+        ),
         workers=asked["workers"],
         shown=_shown(asked),
     )
-
-
-def _check_pattern(pattern: str | None) -> None:
-    import re
-
-    try:
-        re.compile(pattern or "")
-    except re.error as error:
-        raise click.BadParameter(
-            f"no regular expression: {error}", param_hint="--step-pattern"
-        ) from error
 
 
 def _shown(asked: dict[str, Any]) -> dict[str, str]:
@@ -146,9 +162,12 @@ def _shown(asked: dict[str, Any]) -> dict[str, str]:
         dims, stage = asked["layout"]
         parts = {**dims, **({"zero": stage} if stage is not None else {})}
         shown["--layout"] = ",".join(f"{name}={size}" for name, size in parts.items())
-    for name in ("params", "dtype", "step_pattern"):
+    for name in ("params", "dtype", "step_pattern", "gpus_per_node"):
         if asked[name] is not None:
             shown[f"--{name.replace('_', '-')}"] = str(asked[name])
+    for name in ("intra_bw", "inter_bw"):
+        if asked[name] is not None:
+            shown[f"--{name.replace('_', '-')}"] = f"{asked[name]:g}GB/s"
     if asked["comm_kernel"]:
         rules = [f"{rule.pattern.pattern}={rule.operation}" for rule in asked["comm_kernel"]]
         shown["--comm-kernel"] = " ".join(rules)

@@ -1,48 +1,85 @@
-"""`tracelens doctor`: is the installation sound, and what does a trace lack?"""
+"""`tracelens doctor`: is the installation sound, and what does a capture lack?"""
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
+from collections import Counter
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 import click
 
+from tracelens.cli import values
 from tracelens.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens.model.trace import RankTrace
+    from tracelens.doctor.check import Lack
+    from tracelens.run import Run
 
 _DISTRIBUTION = "tracelens-distributed"
+_LACKING = 4
+_MARKS = {"missing": "✗", "poorer": "▲", "remark": "–"}
+_WIDEST = 100
 
 
-@click.command("doctor", short_help="Check the installation, and what a trace lacks.")
+@click.command("doctor", short_help="Check the installation, and what a capture lacks.")
 @click.argument("paths", nargs=-1, metavar="[PATH…]")
-def command(paths: tuple[str, ...]) -> None:
-    """Check the installation; with PATH, say what those traces lack for which section."""
-    for line in _environment():
-        click.echo(line)
-    if paths:
-        from tracelens.engine import load
+@click.option(
+    "--step-pattern",
+    type=values.Typed("REGEX", values.pattern),
+    help="Which named ranges are the steps.",
+)
+@click.option("--json", is_flag=True, help="Print what is lacking as a JSON list.")
+@click.option("-v", "--verbose", is_flag=True, help="Print remarks that change no number too.")
+@click.option("--strict", is_flag=True, help="Exit with 4 if a section lacks something.")
+def command(
+    paths: tuple[str, ...], step_pattern: str | None, *, json: bool, verbose: bool, strict: bool
+) -> None:
+    r"""Check the installation; with PATH, what those traces lack for which section of the report.
 
-        for trace in load(list(paths)):
-            _report(trace)
+    \b
+    Exit codes: 0 done · 1 nothing analysable · 2 wrong usage ·
+    4 with --strict, if a section is empty or poorer than it could be
+    """
+    if not paths:
+        for line in (*_versions(), *_trouble()):
+            click.echo(line)
+        return
+    for line in _trouble():
+        click.echo(line, err=True)
+    run, lacks = _examined(paths, step_pattern)
+    if json:
+        click.echo(_as_json(lacks))
+    else:
+        for line in _report(run, lacks, verbose=verbose):
+            click.echo(line)
+    if strict and any(lack.level != "remark" for lack in lacks):
+        sys.exit(_LACKING)
 
 
-def _environment() -> Iterator[str]:
-    from tracelens.registry import plugins
+# the installation --------------------------------------------------------------------------------
 
+
+def _versions() -> Iterator[str]:
     yield f"tracelens {__version__}, Python {sys.version.split()[0]}"
     for name in ("pandas", "numpy", "plotly", "msgspec", "click", "rich", "jinja2", "isal"):
         yield f"  {name} {_version(name)}"
+
+
+def _trouble() -> Iterator[str]:
+    from tracelens.registry import plugins
+    from tracelens.reporting.words import visible
+
     for other in _clashes():
-        yield f"▲ {other} also installs the package or command `tracelens`: uninstall one"
+        yield visible(f"▲ {other} also installs the package or command `tracelens`: uninstall one")
     for group in ("tracelens.parsers", "tracelens.reports"):
         for plugin in plugins(group):
             if plugin.error is not None:
-                yield f"▲ plugin {plugin.name} is broken: {plugin.error}"
+                yield visible(f"▲ plugin {plugin.name} is broken: {plugin.error}")
 
 
 def _version(name: str) -> str:
@@ -61,36 +98,96 @@ def _clashes() -> list[str]:
     return sorted(owner for owner in owners if owner.lower() != _DISTRIBUTION)
 
 
-def _report(trace: RankTrace) -> None:
+# the capture -------------------------------------------------------------------------------------
+
+
+def _examined(paths: tuple[str, ...], step_pattern: str | None) -> tuple[Run, list[Lack]]:
+    from tracelens.cli.progress import progress_for
+    from tracelens.engine import Options, examine
+    from tracelens.reduction import Selection
+
+    options = Options(selection=Selection(step_pattern=step_pattern), workers=None)
+    return examine(list(paths), options, progress_for(quiet=False))
+
+
+def _as_json(lacks: list[Lack]) -> str:
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(lacks), indent=2).decode()
+
+
+def _report(run: Run, lacks: list[Lack], *, verbose: bool) -> Iterator[str]:
+    """Say what is here, what lacks, and which sections lack nothing."""
+    from tracelens.doctor.check import SECTIONS
+    from tracelens.reporting.words import plural
+
+    yield _here(run)
+    shown = [lack for lack in lacks if verbose or lack.level != "remark"]
+    for lack in shown:
+        yield from _lines(lack, run)
+    poor = {section for lack in lacks if lack.level != "remark" for section in lack.sections}
+    rich = [section for section in SECTIONS if section not in poor]
+    if not poor:
+        yield "✓ no section of the report lacks anything"
+    elif rich:
+        yield f"✓ nothing is lacking for {', '.join(rich)}"
+    if hidden := len(lacks) - len(shown):
+        yield f"– {plural(hidden, 'remark')} that change{'s' if hidden == 1 else ''} no number: -v"
+    if poor:
+        yield "How to record: docs/recording.md"
+
+
+def _here(run: Run) -> str:
+    from tracelens.reporting.words import plural, visible
+    from tracelens.run import ranges
+
+    cycles = [cycle for rank in run.ranks for cycle in rank.cycles]
+    formats = Counter(cycle.info.format for cycle in cycles)
+    ranks = sorted({rank.rank for rank in run.ranks})
+    steps = sorted({step for cycle in cycles for step in cycle.recorded_steps})
+    world = "" if run.world_size is None else f" of {run.world_size:,}"
+    parts = [
+        f"{plural(len(cycles), 'trace')} ({', '.join(sorted(formats))})",
+        f"{'ranks' if len(ranks) > 1 else 'rank'} {ranges(ranks)}{world}",
+        f"{'steps' if len(steps) > 1 else 'step'} {ranges(steps)}" if steps else "no steps",
+    ]
+    return visible(", ".join(parts))
+
+
+def _lines(lack: Lack, run: Run) -> Iterator[str]:
     from tracelens.reporting.words import visible
 
-    rank = "unknown" if trace.info.rank is None else trace.info.rank
-    click.echo(visible(f"{trace.info.path} (rank {rank})"))
-    lacks = list(lacking(trace))
-    for text in lacks or ["  ✓ nothing is missing for any section"]:
-        click.echo(text)
+    where = _where(lack, run)
+    title = f"{_MARKS[lack.level]} {', '.join(lack.sections)}: {lack.what}{where}"
+    yield _wrapped(visible(title), first="", rest="    ")
+    yield _wrapped(visible(lack.costs), first="    costs  ", rest="           ")
+    advice, *commands = lack.remedy.split("\n")
+    yield _wrapped(visible(advice), first="    do     ", rest="           ")
+    for line in commands:  # to be copied: never broken
+        yield f"           {visible(line)}"
 
 
-def lacking(trace: RankTrace) -> Iterator[str]:
-    """Say what a trace lacks, what that costs, and what would bring it."""
-    from tracelens import steps
-    from tracelens.model.trace import NONE
+def _where(lack: Lack, run: Run) -> str:
+    """Name the ranks that lack it, or the files where no file says its rank."""
+    from tracelens.run import ranges
 
-    info = trace.info
-    if info.rank_source is None:
-        yield "  ▲ no rank: initialise torch.distributed before the profiler starts"
-    if not len(steps.find(trace.marks)):
-        yield "  ▲ no steps (no per-step numbers): call prof.step() once per optimizer step"
-    operations = trace.communications
-    if not len(operations):
-        yield "  ▲ no collective recorded (no volumes): profile CPU activities too"
-    else:
-        known = operations[operations["in_elems"] != NONE]
-        moving = operations[~operations["name"].isin(["wait", "init", ""])]
-        if len(known) < len(moving):
-            share = f"{len(known)} of {len(moving)} records"
-            yield f"  ▲ {share} have sizes (volumes): record_shapes=True"
-    if not len(trace.device_events):
-        yield "  ▲ no device events (CPU run): add ProfilerActivity.CUDA if there is a GPU"
-    if info.truncated:
-        yield "  ▲ the file ends early (lower bounds): let the profiler finish before exit"
+    cycles = [cycle for rank in run.ranks for cycle in rank.cycles]
+    named = {cycle.info.path for cycle in cycles if cycle.info.rank is not None}
+    if lack.ranks and set(lack.ranks) == {rank.rank for rank in run.ranks}:
+        return " (all ranks)" if len(lack.ranks) > 1 else ""
+    if lack.ranks and named.issuperset(lack.files):
+        return f" ({'ranks' if len(lack.ranks) > 1 else 'rank'} {ranges(list(lack.ranks))})"
+    more = f", and {len(lack.files) - 3:,} more" if len(lack.files) > 3 else ""
+    return f" ({', '.join(lack.files[:3])}{more})" if lack.files else ""
+
+
+def _wrapped(text: str, *, first: str, rest: str) -> str:
+    width = min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
+    return textwrap.fill(
+        text,
+        width=width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -12,6 +12,8 @@ import click
 from tracelens.errors import OutputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracelens.model.result import Analysis, Notice
 
 DEFAULT_FOLDER = Path("tracelens-report")
@@ -68,11 +70,39 @@ def check_default_folder(*, force: bool) -> list[Path]:
 
 
 def _ours(path: Path) -> bool:
+    return _marked(path, b'"tracelens/')
+
+
+def _marked(path: Path, mark: bytes) -> bool:
     try:
         with path.open("rb") as file:
-            return b'"tracelens/' in file.read(200)
+            return mark in file.read(200)
     except OSError:
         return False
+
+
+def clear_folder(folder: Path, patterns: Sequence[str], mark: bytes, *, force: bool) -> None:
+    """Make room for files in a folder: nothing foreign is ever deleted.
+
+    Args:
+        folder: May be missing or empty.
+        patterns: The files to delete.
+        mark: What stands near the beginning of one of them if TraceLens wrote them.
+        force: Whether to delete them.
+
+    Raises:
+        OutputError: If something is in the way.
+    """
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    found = [path for pattern in patterns for path in folder.glob(pattern)]
+    ours = len(found) == sum(1 for _ in folder.iterdir()) and any(_marked(f, mark) for f in found)
+    if not (ours and force):
+        what = "holds an earlier simulation" if ours else "is not empty"
+        hint = "add -f to replace it" if ours else "name another folder with -o"
+        raise OutputError(f"{folder} {what}", hint=hint, slug="would-overwrite")
+    for path in found:
+        path.unlink()
 
 
 def render(analysis: Analysis, suffix: str) -> bytes:

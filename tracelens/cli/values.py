@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 _COUNT = re.compile(r"^([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmbgt]?)$", re.IGNORECASE)
 _RANGE = re.compile(r"^(\d*):(\d*)$|^(\d+)$")
+_BANDWIDTH = re.compile(r"^([0-9]+(?:\.[0-9]+)?)\s*(?:([MGTmgt](?:B|b|bit))(?:/s|ps))?$")
 _DIMENSIONS = ("dp", "tp", "pp", "ep", "cp")
 _LARGEST = 10**7
 
@@ -79,6 +80,18 @@ def layout(text: str) -> tuple[dict[str, int], int | None]:
     return dims, stage
 
 
+def rank_factor(text: str) -> tuple[int, float]:
+    """Read a rank and a factor: "3:1.3"."""
+    rank, _, factor = text.partition(":")
+    try:
+        found = int(rank), float(factor)
+    except ValueError:
+        found = -1, 0.0
+    if found[0] < 0 or not 0 < found[1] <= _LARGEST:
+        raise ValueError(f"{text!r} is no rank and factor; write 3:1.3")
+    return found
+
+
 def dtype(text: str) -> str:
     """Read a dtype such as bf16 or float32."""
     from tracelens.dtypes import item_size, standard_name
@@ -86,6 +99,16 @@ def dtype(text: str) -> str:
     if item_size(text) is None:
         raise ValueError(f"{text!r} is no dtype; write bf16, fp16, fp32, float8_e4m3fn …")
     return standard_name(text) or text
+
+
+def bandwidth(text: str) -> float:
+    """Read a bandwidth in GB/s: "450", "450GB/s", "400Gb/s", "1.8TB/s"; a small b is a bit."""
+    match = _BANDWIDTH.match(text.strip())
+    if match is None or not float(match[1]):
+        raise ValueError(f"{text!r} is no bandwidth; write 450GB/s or 400Gb/s (bits)")
+    unit = match[2] or "GB"
+    scale = {"M": 1e-3, "G": 1.0, "T": 1e3}[unit[0].upper()]
+    return float(match[1]) * scale / (1 if unit[1] == "B" else 8)
 
 
 def kernel_rule(text: str) -> Any:
@@ -100,6 +123,15 @@ def kernel_rule(text: str) -> Any:
         return Rule(re.compile(pattern), operation)
     except re.error as error:
         raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+
+
+def pattern(text: str) -> str:
+    """Check a regular expression; the text itself is what reports show."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from error
+    return text
 
 
 class Typed(click.ParamType[Any]):

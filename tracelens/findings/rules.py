@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tracelens.findings.evidence import Network
 from tracelens.model.result import Finding
 from tracelens.operations import named
 from tracelens.theory.pipeline import bubble_share
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
     from tracelens.model.result import Breakdown, Partition, RankResult, Straggler, Volumes
 
-_EXPOSED_SHARE = 0.05  # of the step: our choice, docs/findings.md
-_HIGH_SHARE = 0.15
+EXPOSED_SHARE = 0.05  # of the step: our choice, docs/findings.md
+HIGH_SHARE = 0.15
 _LARGE_BUBBLE = 0.1
 _ENOUGH = 4  # micro-batches a stage: a bubble below 20 % of the ideal time
 _EXCESS_OVER_THEORY = 0.05
@@ -30,6 +31,7 @@ class Evidence:
     framework: str | None
     stragglers: list[Straggler]
     pipeline: dict[str, Any] | None = None
+    network: Network = field(default_factory=Network)
 
     @property
     def means(self) -> list[Partition]:
@@ -82,9 +84,10 @@ def find(
     framework: str | None,
     stragglers: list[Straggler],
     pipeline: dict[str, Any] | None = None,
+    network: Network | None = None,
 ) -> list[Finding]:
     """Apply all rules; the finding with most time to gain comes first."""
-    evidence = Evidence(ranks, volumes, framework, stragglers, pipeline)
+    evidence = Evidence(ranks, volumes, framework, stragglers, pipeline, network or Network())
     found = [finding for one in _RULES for finding in one(evidence)]
     return sorted(found, key=lambda f: (-(f.saving_ns_per_step or 0), f.id))
 
@@ -114,10 +117,10 @@ def exposed_collectives(evidence: Evidence) -> Iterator[Finding]:
     for op, exposed in evidence.exposed_by_op().items():
         if evidence.pipeline is not None and op in ("send", "recv"):
             continue  # waiting for the other stages: the bubble's own rule
-        if step and exposed > _EXPOSED_SHARE * step:
+        if step and exposed > EXPOSED_SHARE * step:
             yield Finding(
                 id=f"exposed-{named(op)}",
-                severity="high" if exposed > _HIGH_SHARE * step else "medium",
+                severity="high" if exposed > HIGH_SHARE * step else "medium",
                 title=f"Exposed {named(op)} costs {100 * exposed / step:.3g} % of a step",
                 evidence={"exposed_ns_per_step": exposed, "step_ns": step},
                 saving_ns_per_step=exposed,
@@ -130,7 +133,7 @@ def exposed_collectives(evidence: Evidence) -> Iterator[Finding]:
 def waiting_for_late_ranks(evidence: Evidence) -> Iterator[Finding]:
     """Name the ranks the others wait for; without any, say that nobody in particular is late."""
     step, wait = evidence.step_ns, evidence.wait_ns
-    if not step or wait <= _EXPOSED_SHARE * step:
+    if not step or wait <= EXPOSED_SHARE * step:
         return
     late = evidence.stragglers
     share = sum(s.share_of_wait_pct or 0.0 for s in late) / 100
@@ -139,7 +142,7 @@ def waiting_for_late_ranks(evidence: Evidence) -> Iterator[Finding]:
     title = f"Waiting for late ranks costs {100 * wait / step:.3g} % of a step"
     yield Finding(
         id="waiting-for-late-ranks",
-        severity="high" if wait > _HIGH_SHARE * step else "medium",
+        severity="high" if wait > HIGH_SHARE * step else "medium",
         title=f"{title}: {100 * share:.3g} % of it for {who}" if late else title,
         evidence={
             "wait_ns_per_step": wait,
@@ -210,11 +213,11 @@ def waiting_for_the_host(evidence: Evidence) -> Iterator[Finding]:
     step = evidence.step_ns
     idle = [b.idle_host_ns for b in evidence.breakdowns if b.idle_host_ns is not None]
     host = round(sum(idle) / len(idle)) if idle else 0
-    if not step or host <= _HIGH_SHARE * step:
+    if not step or host <= HIGH_SHARE * step:
         return
     yield Finding(
         id="waiting-for-the-host",
-        severity="high" if host > 2 * _HIGH_SHARE * step else "medium",
+        severity="high" if host > 2 * HIGH_SHARE * step else "medium",
         title=f"The device waits for the host {100 * host / step:.3g} % of a step",
         evidence={"idle_host_ns_per_step": host, "step_ns": step},
         saving_ns_per_step=host,

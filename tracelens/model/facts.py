@@ -11,13 +11,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """A process group as the trace lists it."""
+    """A process group as the trace lists it.
+
+    Attributes:
+        name: As operations name it.
+        description: What it is for, in the framework's words.
+        size: Number of members.
+        ranks: Their global ranks in order.
+        backend: nccl, gloo ...
+        communicator: An id that is equal on all members and on no other group's: with it, the
+            ranks that used a group are its members, even if no file lists them.
+        place: The rank of this file's process in the group.
+    """
 
     name: str
     description: str | None
     size: int | None
     ranks: tuple[int, ...] | None
     backend: str | None = None
+    communicator: str | None = None
+    place: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +38,20 @@ class RankInfo:
     """Facts about one rank's file.
 
     `untimed` counts device events without a usable time per (process, device); `truncated` means
-    that events are missing at the end, so every sum is a lower bound.
+    that events are missing at the end, so every sum is a lower bound; `simulated` that the file
+    says it comes from a simulator; `dtype` is what the program says that parameters and activations
+    travel in, where only bytes are recorded. `local_rank` is the place of the process among those
+    of its file, in order of their devices. `hints` says in the profiler's words how to get what a
+    file may lack: `bytes` and `steps`. `settings` are the recorder's own that the file says were
+    on, `recorded` how many events of each kind it holds, read or not (kernel, copy, call, mark,
+    operator, Python frame ...; 1 stands for some): `tracelens doctor` reads both.
     """
 
     path: str
     format: str
     rank: int | None = None
-    rank_source: str | None = None  # distributedInfo | sidecar | file name
+    rank_source: str | None = None  # distributedInfo | sidecar | file name | ...
+    local_rank: int | None = None
     world_size: int | None = None
     base_ns: int = 0
     host: str | None = None
@@ -46,8 +66,13 @@ class RankInfo:
     truncated: bool = False
     damaged_device_events: int = 0
     shapes_recorded: bool | None = None
+    settings: tuple[str, ...] = ()
+    recorded: dict[str, int] = field(default_factory=dict)
+    simulated: bool = False
+    dtype: str | None = None
     untimed: dict[tuple[int, int], int] = field(default_factory=dict)
     notices: tuple[Notice, ...] = ()
+    hints: dict[str, str] = field(default_factory=dict)
     cycle: int = 0
 
 

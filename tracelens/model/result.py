@@ -33,7 +33,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One input file and what became of it."""
+    """One input file and what became of it; `rank` is None if it holds several, see `ranks`."""
 
     path: str
     format: str | None
@@ -44,6 +44,7 @@ class SourceFile:
     bytes: int
     events: int | None
     device_events: int | None
+    ranks: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,7 @@ class Breakdown:
     idle_dependency_ns: int | None
     idle_unknown_ns: int
     transfer_by_dimension_ns: dict[str, int] | None = None
+    exposed_unsplit_by_dimension_ns: dict[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,9 @@ class RankResult:
     top_kernels: list[KernelResult]
     host: str | None = None
     in_means: bool = True
+    clock_drift_ppm: float | None = None
+    clock_median_ns: int | None = None
+    clock_residual_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,11 +235,71 @@ class GroupResult:
     id: str
     names: list[str]
     description: str | None
-    role: str  # dp tp pp ep cp edp embedding shard replicate world unknown
+    role: str  # dp tp etp pp ep cp edp embedding shard replicate unknown
     role_confidence: Confidence
     size: int | None
     ranks: list[int] | None
     nodes: int | None
+    node_names: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine and its ranks."""
+
+    name: str
+    ranks: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One dimension of the layout with more than one rank.
+
+    `stride` is how many ranks lie between neighbours, None if that differs; `nodes_per_group` is
+    the most machines that one of its groups is spread over, None if unknown.
+    """
+
+    name: str  # pp dp replicate shard ep cp tp
+    size: int
+    groups: int
+    stride: int | None
+    first_group: list[int] | None
+    nodes_per_group: int | None
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True)
+class RankPosition:
+    """Where a rank sits: its place on each axis, its pipeline stage, its machine in `nodes`."""
+
+    rank: int
+    coordinates: dict[str, int]
+    stage: int | None
+    node: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """One-way peaks per GPU in decimal GB/s: inside a machine, and of its network."""
+
+    kind: str | None  # NVLink 4, PCIe 4.0 x16 ...
+    intra_gbps: float | None
+    inter_gbps: float | None
+    source: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The parallel layout of all ranks, those without a trace too.
+
+    `nodes` is None if no rank's machine is known; ranks of no node in it are on an unknown one.
+    """
+
+    nodes: list[Node] | None
+    nodes_source: str | None  # option | hosts | devices
+    axes: list[Axis]
+    positions: list[RankPosition]
+    links: Links
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +321,11 @@ class RankVolume:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveResult:
-    """All calls of one (group, op, dtype); numbers are means per member rank that is present."""
+    """All calls of one (group, op, dtype); numbers are means per member rank that is present.
+
+    `matched_calls` is how many were matched, by confidence. The estimates are of one rank's trace:
+    what its calls would take if all were as fast as the fastest of their size.
+    """
 
     group: str
     op: str
@@ -281,6 +350,15 @@ class CollectiveResult:
     by_rank: dict[int, RankVolume]
     sources: list[str] = field(default_factory=list)
     kind: str = "unknown"  # parameters | activations | other | unknown
+    matched_calls: dict[str, float] = field(default_factory=dict)
+    transfer_estimate_ns: int | None = None
+    busbw_estimate_gbps: float | None = None
+    link_peak_gbps: float | None = None
+    busbw_of_link_pct: float | None = None
+    large_busbw_gbps: float | None = None
+    half_bandwidth_bytes: int | None = None
+    latency_bound_calls_pct: float | None = None
+    latency_bound_time_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,8 +430,23 @@ class VolumeTerm:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkVolume:
+    """What the network cards of one machine counted per step, beside what collectives ask for.
+
+    `requested_bytes_per_step` is what its ranks have to send to other machines on a ring; None if
+    sizes, or machines of a group, are unknown.
+    """
+
+    host: str | None
+    ranks: list[int]
+    sent_bytes_per_step: int | None
+    received_bytes_per_step: int | None
+    requested_bytes_per_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Volumes:
-    """Bytes against theory."""
+    """Bytes against theory; `network` is what really left each machine, if it was recorded."""
 
     parameters_bytes: int | None
     per_step: PerStepVolume
@@ -362,6 +455,7 @@ class Volumes:
     verdict: VolumeVerdict
     unexplained_bytes: int | None
     explanation: str | None = None
+    network: list[NetworkVolume] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,8 +471,12 @@ class Lateness:
 class Straggler:
     """A rank the others wait for.
 
-    `share_of_wait_pct` is its share of all waiting in the run; `cause` is what its mean step has
-    more of than the others': host (idle until the host launches), compute, or None.
+    `wait_caused_ns` is what its own pace costs the others, directly or through ranks that waited
+    for it; `share_of_wait_pct` its share of all waiting in the run. `groups` are those it is late
+    in.
+    `persistent` tells whether that is so in most of the `steps`, or in a few; None with less than
+    two. `cause` is what its mean step has more of than the others': host (idle until the host
+    launches), compute, or None.
     """
 
     rank: int
@@ -387,6 +485,38 @@ class Straggler:
     wait_caused_ns: int
     share_of_wait_pct: float | None = None
     cause: str | None = None  # host | compute
+    groups: list[str] = field(default_factory=list)
+    late_steps: int | None = None
+    steps: int | None = None
+    persistent: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowedKernel:
+    """A kernel's calls alone and beside communication, with median durations."""
+
+    name: str
+    is_gemm: bool
+    alone: int
+    alone_ns: int
+    beside: int
+    beside_ns: int
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """How much slower equal kernels run beside communication than alone.
+
+    `slowdown` is over all kernels that could be compared, each call as it occurred; the time lost
+    is per step and device.
+    """
+
+    slowdown: float | None
+    gemm_slowdown: float | None
+    lost_per_step_ns: int | None
+    gemm_lost_per_step_ns: int | None
+    kernels: list[SlowedKernel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,6 +553,8 @@ class Analysis:
     lateness: Lateness | None
     stragglers: list[Straggler]
     findings: list[Finding]
+    topology: Topology | None = None
+    contention: Contention | None = None
 
     @functools.cached_property
     def tables(self) -> Tables:

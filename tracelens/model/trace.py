@@ -18,6 +18,7 @@ from tracelens.model.facts import FileFacts, ProcessGroup, RankInfo
 
 __all__ = [
     "COMMUNICATIONS",
+    "COUNTERS",
     "DEVICE_EVENTS",
     "HOST_CALLS",
     "MARKS",
@@ -52,12 +53,13 @@ DEVICE_EVENTS = {
     "launch_thread": INT,
     "copy_bytes": INT,
     "graph": INT,  # CUDA graph id, NONE outside graphs
+    "grid": NAME,  # thread blocks of a kernel: with its name, what tells equal calls; "" if unknown
 }
 
 COMMUNICATIONS = {
-    "source": NAME,  # args: on the kernel | record: record_param_comms | annotation | operator
+    "source": NAME,  # args, payload: of the kernel | record (_param_comms) | annotation | operator
     "name": NAME,  # as recorded: allreduce, nccl:all_reduce, c10d::allreduce_ ...
-    "event": INT,  # row in device_events that carries it (source args), else NONE
+    "event": INT,  # row in device_events that carries it (args, payload), else NONE
     "start": INT,
     "end": INT,
     "thread": INT,
@@ -69,11 +71,14 @@ COMMUNICATIONS = {
     "dtype": TEXT,  # as recorded: BFloat16, c10::BFloat16, float ...
     "in_elems": INT,
     "out_elems": INT,
+    "buffer_bytes": INT,  # of the full buffer, where bytes and no elements are recorded
+    "part_bytes": INT,  # ... or of one member's part of it
     "in_splits": TEXT,
     "out_splits": TEXT,
     "root": INT,  # group rank of root or peer (the args' "Rank")
     "peer": INT,  # global rank of the peer (send/recv)
     "seq": INT,
+    "comms_id": INT,  # equal on all members of one operation, and on nothing else
     "tensors": INT,  # how many tensors one list operation carries
     "dimensions": INT,  # of the (first) tensor: a flat bucket has one, an activation more
 }
@@ -92,6 +97,9 @@ HOST_CALLS = {
 }
 
 OPERATORS = {"thread": INT, "start": INT, "end": INT}
+
+COUNTERS = {"name": NAME, "unit": NAME, "start": INT, "end": INT, "value": INT}
+"""What hardware counted from `start` to `end`: "IB: Bytes sent" of a network card."""
 
 
 def frame(columns: dict[str, str], data: dict[str, object] | None = None) -> pd.DataFrame:
@@ -131,6 +139,7 @@ class RankTrace:
         marks: `MARKS`, named host ranges.
         host_calls: `HOST_CALLS`, runtime calls and the operators worth keeping.
         operators: `OPERATORS`, per thread the union of operator time (collectives left out).
+        counters: `COUNTERS`, of the whole machine; one rank of a file has them.
     """
 
     info: RankInfo
@@ -139,6 +148,7 @@ class RankTrace:
     marks: pd.DataFrame = field(default_factory=lambda: frame(MARKS))
     host_calls: pd.DataFrame = field(default_factory=lambda: frame(HOST_CALLS))
     operators: pd.DataFrame = field(default_factory=lambda: frame(OPERATORS))
+    counters: pd.DataFrame = field(default_factory=lambda: frame(COUNTERS))
 
     def with_info(self, **changes: object) -> RankTrace:
         """Return a copy with some facts replaced."""
@@ -167,6 +177,7 @@ _TABLES = {
     "marks": MARKS,
     "host_calls": HOST_CALLS,
     "operators": OPERATORS,
+    "counters": COUNTERS,
 }
 
 

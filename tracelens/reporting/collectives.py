@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracelens.reporting import words
 from tracelens.reporting.content import Bars, Block, Cell, Column, Figure, Section, Series, Table
-from tracelens.reporting.numbers import UNKNOWN, count, ms, number, share, size, size_unit
+from tracelens.reporting.numbers import (
+    UNKNOWN,
+    count,
+    ms,
+    number,
+    percent,
+    share,
+    size,
+    size_unit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +26,10 @@ if TYPE_CHECKING:
     from tracelens.reporting.numbers import SizeUnit
 
 _MOST_BARS = 16
+_ESTIMATED = (
+    "Estimates (≈) are what calls would take if all were as fast as the fastest 5 % of their size: "
+    "one rank's trace cannot tell waiting from transfer, and the time shown still holds both."
+)
 _EMPTY = (
     "No communication was recorded. Profile a run of at least two ranks with CUDA activity on, "
     "or name your communication kernels with `--comm-kernel`."
@@ -38,8 +51,12 @@ class CollectiveRow:
     exposed_ns: float | None
     wait_ns: float | None
     busbw_gbps: float | None
+    of_link_pct: float | None
     calls: float
     calls_without_bytes: float
+    transfer_estimate_ns: float | None = None
+    busbw_estimate_gbps: float | None = None
+    matched_calls: dict[str, float] = field(default_factory=dict)
 
     @property
     def overlapped_ns(self) -> float | None:
@@ -84,9 +101,23 @@ def _row(same: list[CollectiveResult], group: GroupResult | None) -> CollectiveR
         exposed_ns=mean(lambda c: c.exposed_per_step_ns),
         wait_ns=mean(_wait_per_step),
         busbw_gbps=mean(lambda c: c.busbw_gbps),
+        of_link_pct=mean(lambda c: c.busbw_of_link_pct),
         calls=mean(lambda c: c.calls) or 0,
         calls_without_bytes=mean(lambda c: c.calls_without_bytes) or 0,
+        transfer_estimate_ns=mean(_estimate_per_step),
+        busbw_estimate_gbps=mean(lambda c: c.busbw_estimate_gbps),
+        matched_calls=_matched(same),
     )
+
+
+def _matched(same: list[CollectiveResult]) -> dict[str, float]:
+    """Average the matched calls of each confidence over all groups of a row."""
+    found: dict[str, float] = {}
+    weight = sum(max(len(one.by_rank), 1) for one in same)
+    for one in same:
+        for level, calls in one.matched_calls.items():
+            found[level] = found.get(level, 0) + calls * max(len(one.by_rank), 1) / weight
+    return found
 
 
 def _mean(
@@ -108,6 +139,16 @@ def _wait_per_step(collective: CollectiveResult) -> float | None:
     return wait * step / exposed if exposed else 0.0
 
 
+def _estimate_per_step(collective: CollectiveResult) -> float | None:
+    """Scale the estimate to a step as the time it is of was scaled."""
+    guess, time, step = (
+        collective.transfer_estimate_ns,
+        collective.time_ns,
+        collective.time_per_step_ns,
+    )
+    return None if guess is None or step is None or not time else guess * step / time
+
+
 def collectives_section(analysis: Analysis) -> Section:
     """Say which collectives run, and which of them the step waits for."""
     rows = collective_rows(analysis)
@@ -117,13 +158,15 @@ def collectives_section(analysis: Analysis) -> Section:
     timed = [row for row in rows if row.time_ns and row.exposed_ns is not None]
     figure = _figure(timed) if timed else None
     notes = [_coverage(rows)]
-    if not _knows_waits(rows) or not _knows_bandwidths(rows):
+    if _has_estimates(rows):
+        notes.append(_ESTIMATED)
+    elif not _knows_waits(rows) or not _knows_bandwidths(rows):
         notes.append("Waiting and bandwidth are known only where collectives are matched.")
     if not timed:
         notes.append("Their time per step is not known: no complete step was recorded.")
     if len(timed) > _MOST_BARS:
         notes.append(f"The figure shows the {_MOST_BARS} most exposed of {len(timed)}.")
-    notes += _fits(analysis)
+    notes += _link_note(analysis) + _fits(analysis)
     in_steps = [row for row in rows if row.calls_per_step != 0] or rows
     if len(in_steps) < len(rows):
         left = words.plural(len(rows) - len(in_steps), "row")
@@ -159,17 +202,42 @@ def _coverage(rows: list[CollectiveRow]) -> str:
 
 
 def _fits(analysis: Analysis) -> list[str]:
-    """Say from which size on a call is bound by bandwidth: the half-bandwidth size alpha x beta."""
+    """Say from which size on a call is bound by bandwidth, and how many calls are below it."""
     groups = {group.id: group for group in analysis.groups}
-    fitted = {
-        words.collective(c.op, groups.get(c.group)): (c.alpha_us, c.beta_gbps)
-        for c in analysis.collectives
-        if c.alpha_us is not None and c.beta_gbps is not None
-    }
-    return [
+    fitted: dict[str, list[CollectiveResult]] = {}
+    for one in analysis.collectives:
+        if one.alpha_us is not None and one.beta_gbps is not None:
+            label = words.collective(one.op, groups.get(one.group))
+            fitted.setdefault(label, []).append(one)
+    return [_fit(label, rows) for label, rows in sorted(fitted.items())[:_MOST_BARS]]
+
+
+def _fit(label: str, rows: list[CollectiveResult]) -> str:
+    alpha, beta = rows[-1].alpha_us, rows[-1].beta_gbps
+    half = None if alpha is None or beta is None else 1000 * alpha * beta
+    calls = sum(row.calls for row in rows if row.latency_bound_calls_pct is not None)
+    below = sum(row.calls * (row.latency_bound_calls_pct or 0.0) / 100 for row in rows)
+    return (
         f"{words.upper_first(label)}: a call takes {number(alpha)} µs plus its wire bytes at "
-        f"{number(beta)} GB/s, so below {size(1000 * alpha * beta)} it is bound by latency."
-        for label, (alpha, beta) in sorted(fitted.items())[:_MOST_BARS]
+        f"{number(beta)} GB/s, so below {size(half)} it is bound by latency; "
+        f"{share(below, calls)} of the matched calls are."
+    )
+
+
+def _link_note(analysis: Analysis) -> list[str]:
+    """Say what the share of the link is a share of."""
+    if analysis.topology is None or not any(
+        one.busbw_of_link_pct is not None for one in analysis.collectives
+    ):
+        return []
+    links = analysis.topology.links
+    inside = f"{number(links.intra_gbps)} GB/s one way a GPU" if links.intra_gbps else None
+    named = f"{inside} ({links.kind}; {links.source})" if links.kind else f"{inside} (as given)"
+    across = f"{number(links.inter_gbps)} GB/s between nodes" if links.inter_gbps else None
+    parts = [part for part in (named if inside else None, across) if part]
+    return [
+        f"The share of the link is of {' and '.join(parts)}. Reductions inside a switch (NVLS) "
+        "send less than a ring, so they may exceed 100 %."
     ]
 
 
@@ -184,19 +252,33 @@ def collective_table(rows: list[CollectiveRow]) -> Table:
         Column("Exposed ms", "number"),
         Column("Overlapped ms", "number"),
         *([Column("Wait ms", "number")] if _knows_waits(rows) else []),
+        *([Column("Transfer ms, estimate", "number")] if _has_estimates(rows) else []),
         Column(f"Message {sizes.name}", "number"),
         Column(f"Wire {sizes.name}", "number"),
-        *([Column("Bus GB/s", "number")] if _knows_bandwidths(rows) else []),
+        *([Column("Bus GB/s", "number")] if _shows_bandwidths(rows) else []),
+        *([Column("% of link", "number")] if _knows_links(rows) else []),
         Column("Bytes known", "number"),
     )
-    waits, bandwidths = _knows_waits(rows), _knows_bandwidths(rows)
-    cells = [_cells(row, sizes, waits, bandwidths) for row in rows]
+    known = _Known(
+        _knows_waits(rows), _has_estimates(rows), _shows_bandwidths(rows), _knows_links(rows)
+    )
+    cells = [_cells(row, sizes, known) for row in rows]
     return Table("Collectives, per step and rank", columns, cells, sortable=True)
 
 
-def _cells(row: CollectiveRow, sizes: SizeUnit, waits: bool, bandwidths: bool) -> Row:
-    wait = [Cell(ms(row.wait_ns), row.wait_ns)] if waits else []
-    bandwidth = [Cell(number(row.busbw_gbps, decimals=3), row.busbw_gbps)] if bandwidths else []
+class _Known(NamedTuple):
+    waits: bool
+    estimates: bool
+    bandwidths: bool
+    links: bool
+
+
+def _cells(row: CollectiveRow, sizes: SizeUnit, known: _Known) -> Row:
+    wait = [Cell(ms(row.wait_ns), row.wait_ns)] if known.waits else []
+    if known.estimates:
+        wait.append(_estimated(ms(row.transfer_estimate_ns), row.transfer_estimate_ns))
+    bandwidth = [_bandwidth(row)] if known.bandwidths else []
+    bandwidth += [Cell(percent(row.of_link_pct), row.of_link_pct)] if known.links else []
     return (
         Cell(_with_groups(row)),
         Cell(row.dtype or UNKNOWN),
@@ -212,12 +294,35 @@ def _cells(row: CollectiveRow, sizes: SizeUnit, waits: bool, bandwidths: bool) -
     )
 
 
+def _bandwidth(row: CollectiveRow) -> Cell:
+    if row.busbw_gbps is None and row.busbw_estimate_gbps is not None:
+        guess = row.busbw_estimate_gbps
+        return _estimated(number(guess, decimals=3), guess)
+    return Cell(number(row.busbw_gbps, decimals=3), row.busbw_gbps)
+
+
+def _estimated(text: str, value: float | None) -> Cell:
+    return Cell(text if value is None else f"≈ {text}", value)
+
+
 def _knows_waits(rows: list[CollectiveRow]) -> bool:
     return any(row.wait_ns is not None for row in rows)
 
 
+def _has_estimates(rows: list[CollectiveRow]) -> bool:
+    return any(row.transfer_estimate_ns is not None for row in rows)
+
+
+def _shows_bandwidths(rows: list[CollectiveRow]) -> bool:
+    return _knows_bandwidths(rows) or any(row.busbw_estimate_gbps is not None for row in rows)
+
+
 def _knows_bandwidths(rows: list[CollectiveRow]) -> bool:
     return any(row.busbw_gbps is not None for row in rows)
+
+
+def _knows_links(rows: list[CollectiveRow]) -> bool:
+    return any(row.of_link_pct is not None for row in rows)
 
 
 def _with_groups(row: CollectiveRow) -> str:

@@ -126,12 +126,50 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """One rank of a grid, or several of a large run: its number, where it sits, what is odd."""
+
+    label: str
+    detail: str
+    title: str
+    marks: tuple[str, ...] = ()
+    apart: bool = False  # the first of a model-parallel unit
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Places that belong together: those of a machine or of a replica."""
+
+    label: str
+    places: list[Place]
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The units of one pipeline stage."""
+
+    label: str
+    units: list[Unit]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """All ranks where they sit; `compact` says the same in a few rows, `legend` what marks mean."""
+
+    caption: str
+    bands: list[Band]
+    legend: list[tuple[str, str]]
+    compact: Table
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
-    """A figure with its table, or either alone; folded tables open on demand."""
+    """A figure or grid with its table, or either alone; folded tables open on demand."""
 
     table: Table
     figure: Figure | None = None
     folded: bool = False
+    grid: Grid | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from tracelens.reporting import words
 from tracelens.reporting.collectives import collectives_section
+from tracelens.reporting.dimensions import by_dimension
 from tracelens.reporting.findings import FindingView, finding_views
 from tracelens.reporting.kernels import kernels_section
+from tracelens.reporting.layout import layout_section, summary_line
 from tracelens.reporting.numbers import metric_value, ranges
 from tracelens.reporting.pipeline import pipeline_section
 from tracelens.reporting.stability import stability_section
@@ -37,7 +39,10 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Everything a report shows, as words and numbers."""
+    """Everything a report shows, as words and numbers.
+
+    `lines` say in a summary what sections say in tables: where exposed time goes, the layout.
+    """
 
     name: str
     facts: list[str]
@@ -49,6 +54,7 @@ class Document:
     tiles: list[Tile]
     findings: list[FindingView]
     sections: list[Section]
+    lines: list[str]
     command: str
     provenance: str
 
@@ -67,6 +73,7 @@ def document(analysis: Analysis) -> Document:
         tiles=[_tile(metric) for metric in analysis.summary.metrics],
         findings=finding_views(analysis),
         sections=sections(analysis),
+        lines=[line for line in (by_dimension(analysis), summary_line(analysis)) if line],
         command=command(analysis),
         provenance=provenance(analysis),
     )
@@ -79,6 +86,7 @@ def sections(analysis: Analysis) -> list[Section]:
         collectives_section(analysis),
         volumes_section(analysis),
         pipeline_section(analysis),
+        layout_section(analysis),
         stability_section(analysis),
         kernels_section(analysis),
         trust_section(analysis),

@@ -28,7 +28,10 @@ _SECTIONS = {
     "volume": "volume",
     "parallelism": "volume",
     "pipeline": "pipeline",
+    "layout": "layout",
+    "topology": "layout",
     "kernels": "kernels",
+    "contention": "kernels",
     "notices": "trust",
     "trust": "trust",
 }

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.reporting import words
 from tracelens.reporting.content import Block, Cell, Column, Section, Table
+from tracelens.reporting.contention import contention_blocks
 from tracelens.reporting.devices import device_steps, median_device
 from tracelens.reporting.numbers import UNKNOWN, count, ms, number, share
 
@@ -37,7 +38,8 @@ def kernels_section(analysis: Analysis) -> Section:
         f"{'per step' if per_step else 'of the whole recording'} in {count(longest.count)} calls."
     )
     notes = ["Kernels of several streams run side by side, so these times can exceed the step."]
-    return Section("kernels", nav, title, lead, [Block(table)], notes)
+    blocks = [Block(table), *contention_blocks(analysis)]
+    return Section("kernels", nav, title, lead, blocks, notes)
 
 
 def _rank_to_show(analysis: Analysis) -> RankResult | None:

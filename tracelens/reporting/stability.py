@@ -19,13 +19,15 @@ from tracelens.reporting.content import (
     Table,
 )
 from tracelens.reporting.devices import counted_ranks, device_label
-from tracelens.reporting.numbers import ms, percent, ranges
+from tracelens.reporting.numbers import UNKNOWN, ms, percent, ranges
 
 if TYPE_CHECKING:
-    from tracelens.model.result import Analysis, Lateness, StepResult
+    from tracelens.model.result import Analysis, Lateness, StepResult, Straggler
     from tracelens.reporting.content import Row
 
 _MOST_LINES = 8
+_PATTERNS = {True: "persistent", False: "occasional", None: UNKNOWN}
+_CAUSES = {"compute": "computes longer", "host": "waits for its host"}
 _NO_STEPS = (
     "No step was found in these traces. Call `prof.step()` after each step, "
     "or name your own ranges with `--step-pattern`."
@@ -191,10 +193,17 @@ def _late_finding(analysis: Analysis, lateness: Lateness) -> str:
     if analysis.stragglers:
         worst = max(analysis.stragglers, key=lambda one: one.wait_caused_ns)
         return (
-            f"Rank {worst.rank} enters its collectives {ms(worst.mean_late_ns)} ms late on "
-            f"average, in {percent(worst.late_in_pct)} of them."
+            f"Rank {worst.rank} enters last in {percent(worst.late_in_pct)} of its collectives, "
+            f"{ms(worst.mean_late_ns)} ms late on average{_how_often(worst)}."
         )
     return f"How late ranks {ranges(lateness.ranks)} enter their collectives; none stands out."
+
+
+def _how_often(one: Straggler) -> str:
+    if one.persistent is None:
+        return ""
+    kind = "step after step" if one.persistent else "now and then"
+    return f": {kind}, in {one.late_steps} of {one.steps} steps"
 
 
 def straggler_table(analysis: Analysis) -> Table:
@@ -204,13 +213,24 @@ def straggler_table(analysis: Analysis) -> Table:
         Column("Late in", "number"),
         Column("Mean ms late", "number"),
         Column("Wait caused ms", "number"),
+        Column("Of all waiting", "number"),
+        Column("Late steps", "number"),
+        Column("Pattern"),
+        Column("Cause"),
+        Column("Groups"),
     )
+    groups = {group.id: group for group in analysis.groups}
     rows: list[Row] = [
         (
             Cell(str(one.rank), one.rank),
             Cell(percent(one.late_in_pct), one.late_in_pct),
             Cell(ms(one.mean_late_ns), one.mean_late_ns),
             Cell(ms(one.wait_caused_ns), one.wait_caused_ns),
+            Cell(percent(one.share_of_wait_pct), one.share_of_wait_pct),
+            Cell("–" if one.steps is None else f"{one.late_steps} of {one.steps}", one.late_steps),
+            Cell(_PATTERNS[one.persistent]),
+            Cell(_CAUSES.get(one.cause or "", UNKNOWN)),
+            Cell(", ".join(words.group(groups.get(name)) for name in one.groups) or UNKNOWN),
         )
         for one in analysis.stragglers
     ]

@@ -15,6 +15,7 @@ from tracelens.reporting.devices import (
     known_classes,
     shown,
 )
+from tracelens.reporting.dimensions import dimension_blocks
 from tracelens.reporting.mean import MeanStep, mean_step
 from tracelens.reporting.numbers import UNKNOWN, ms, share
 
@@ -40,6 +41,7 @@ def step_section(analysis: Analysis) -> Section:
         blocks = [Block(device_table(steps), figure, folded=True), Block(classes)]
     else:
         blocks = [Block(classes, figure)]
+    blocks += dimension_blocks(steps)
     return _section(_lead(mean), blocks, _notes(analysis, steps))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tracelens.reporting.findings import FindingView
 
 MOST_LINES = 20
-_MOST_TILES = 10
+_MOST_TILES = 8
 _MOST_FINDINGS = 3
 _WIDTH = 100
 _STYLES: dict[Status, str] = {
@@ -41,6 +41,7 @@ def _lines(content: Document) -> list[tuple[str, Status | None]]:
     ]
     if content.tiles:
         lines += [("", None), *_metrics(content.tiles)]
+    lines += [(_one(line), None) for line in content.lines]
     if content.findings:
         lines += [("", None), *_findings(content.findings)]
     return [*lines, ("", None), (_one(content.provenance), "unknown")]

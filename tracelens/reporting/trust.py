@@ -7,14 +7,16 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tracelens.reporting import words
+from tracelens.reporting.collectives import collective_rows
 from tracelens.reporting.content import Block, Cell, Column, Section, Table
-from tracelens.reporting.numbers import UNKNOWN, count, ms, ranges, size
+from tracelens.reporting.numbers import UNKNOWN, count, ms, number, ranges, size
 from tracelens.reporting.stability import in_mean, step_times
 
 if TYPE_CHECKING:
     from tracelens.model.result import Analysis, Notice, RunFacts, SourceFile, Status
     from tracelens.reporting.content import Row
 
+_CONFIDENCES = ("exact", "high", "medium", "low")
 CPU_CAVEAT = (
     "CPU run: there is no device. Compute is the time of top-level operators on the main and "
     "autograd threads, communication the time of the backend's ranges; do not compare these "
@@ -28,6 +30,8 @@ def trust_section(analysis: Analysis) -> Section:
         (coverage_table(analysis), False),
         (notice_table(analysis.notices), False),
         (left_out_table(analysis), False),
+        (clock_table(analysis), True),
+        (match_table(analysis), True),
         (file_table(analysis.source.files), True),
         (version_table(analysis), True),
         (glossary_table(), True),
@@ -87,7 +91,66 @@ def _clocks(analysis: Analysis) -> str:
     if not offsets:
         return UNKNOWN
     most = max(abs(offset) for offset in offsets)
-    return f"known for {words.plural(len(offsets), 'rank')}, at most {ms(most)} ms"
+    known = f"known for {words.plural(len(offsets), 'rank')}, at most {ms(most)} ms"
+    drifts = [abs(r.clock_drift_ppm) for r in analysis.ranks if r.clock_drift_ppm is not None]
+    left = [r.clock_residual_ns for r in analysis.ranks if r.clock_residual_ns is not None]
+    drift = f", drift at most {number(max(drifts))} ppm" if drifts else ""
+    rest = f"; 95 % of ends within {number(max(left) / 1000)} µs after that" if left else ""
+    return f"{known}{drift}{rest}"
+
+
+def clock_table(analysis: Analysis) -> Table:
+    """Return how each rank's clock differs from the first one's, and what alignment leaves."""
+    columns = (
+        Column("Rank", "number"),
+        Column("Offset ms", "number"),
+        Column("Drift ppm", "number"),
+        Column("Half of the ends within µs", "number"),
+        Column("95 % within µs", "number"),
+    )
+    rows: list[Row] = [
+        (
+            Cell(str(rank.rank), rank.rank),
+            Cell(ms(rank.clock_offset_ns), rank.clock_offset_ns),
+            Cell(number(rank.clock_drift_ppm), rank.clock_drift_ppm),
+            _microseconds(rank.clock_median_ns),
+            _microseconds(rank.clock_residual_ns),
+        )
+        for rank in analysis.ranks
+        if rank.clock_residual_ns is not None
+    ]
+    return Table("Clocks, aligned on the ends of collectives", columns, rows, sortable=True)
+
+
+def _microseconds(nanoseconds: int | None) -> Cell:
+    return Cell(number(None if nanoseconds is None else nanoseconds / 1000), nanoseconds)
+
+
+def match_table(analysis: Analysis) -> Table:
+    """Return how sure it is which calls of the ranks are one collective."""
+    columns = (
+        Column("Collective"),
+        Column("Type"),
+        Column("Carries"),
+        Column("Calls", "number"),
+        *(Column(words.upper_first(level), "number") for level in _CONFIDENCES),
+    )
+    rows: list[Row] = [
+        (
+            Cell(row.label),
+            Cell(row.dtype or UNKNOWN),
+            Cell(row.kind),
+            Cell(count(row.calls), row.calls),
+            *(_matched(row.matched_calls.get(level, 0)) for level in _CONFIDENCES),
+        )
+        for row in collective_rows(analysis)
+        if row.matched_calls
+    ]
+    return Table("Calls matched across ranks, by confidence", columns, rows, sortable=True)
+
+
+def _matched(calls: float) -> Cell:
+    return Cell(count(calls) if calls else "–", calls)
 
 
 def _device_sum(analysis: Analysis, field: str) -> int:
@@ -160,12 +223,18 @@ def _file_row(file: SourceFile) -> Row:
     return (
         Cell(file.path),
         Cell(file.format or UNKNOWN),
-        Cell("–" if file.rank is None else str(file.rank), file.rank),
+        Cell(_ranks_of(file), file.rank),
         Cell(reason, status=looks[file.status]),
         Cell(size(file.bytes), file.bytes),
         Cell(count(file.events), file.events),
         Cell(count(file.device_events), file.device_events),
     )
+
+
+def _ranks_of(file: SourceFile) -> str:
+    if file.rank is not None:
+        return str(file.rank)
+    return ranges(file.ranks) if file.ranks else "–"
 
 
 def version_table(analysis: Analysis) -> Table:

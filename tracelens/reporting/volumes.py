@@ -13,6 +13,7 @@ from tracelens.reporting.numbers import (
     multiple,
     number,
     percent,
+    ranges,
     size,
     size_unit,
 )
@@ -54,6 +55,8 @@ def volumes_section(analysis: Analysis) -> Section:
     blocks = [Block(prediction_table(volumes))]
     if volumes.terms:
         blocks.append(Block(term_table(analysis), _figure(analysis)))
+    if volumes.network:
+        blocks.append(Block(network_table(volumes)))
     blocks.append(Block(assumption_table(analysis)))
     return Section("volume", "Volume", title, lead(volumes), blocks, _notes(analysis))
 
@@ -69,6 +72,28 @@ def lead(volumes: Volumes) -> str:
     symbol = words.SYMBOLS[VERDICTS[volumes.verdict]]
     verdict = f"{symbol} {words.upper_first(volumes.verdict)}: data parallelism moves {moved}."
     return f"{verdict} {words.sentence(volumes.explanation)}" if volumes.explanation else verdict
+
+
+def network_table(volumes: Volumes) -> Table:
+    """Return what the network cards of each machine counted, beside what ranks asked for."""
+    columns = (
+        Column("Machine", "code"),
+        Column("Ranks"),
+        Column("Asked for", "number"),
+        Column("Sent", "number"),
+        Column("Received", "number"),
+    )
+    rows: list[Row] = [
+        (
+            Cell(one.host or UNKNOWN),
+            Cell(ranges(one.ranks)),
+            Cell(size(one.requested_bytes_per_step), one.requested_bytes_per_step),
+            Cell(size(one.sent_bytes_per_step), one.sent_bytes_per_step),
+            Cell(size(one.received_bytes_per_step), one.received_bytes_per_step),
+        )
+        for one in volumes.network
+    ]
+    return Table("Between machines, per step", columns, rows)
 
 
 def _notes(analysis: Analysis) -> list[str]:

@@ -117,6 +117,23 @@ def collective(op_name: str, result: GroupResult | None) -> str:
     return f"{op(op_name)} · {group(result)}"
 
 
+_DIMENSIONS = {
+    "dp": "dp, data parallel",
+    "replicate": "replicate, copies of all shards",
+    "shard": "shard, parts of one copy",
+    "tp": "tp, tensor parallel",
+    "pp": "pp, pipeline parallel",
+    "ep": "ep, expert parallel",
+    "cp": "cp, context parallel",
+    "other": "other or unknown",
+}
+
+
+def dimension(name: str) -> str:
+    """Name a parallel dimension in short and in full."""
+    return _DIMENSIONS.get(name, name)
+
+
 def dims(sizes: Mapping[str, int]) -> str:
     """Write a parallel layout, leaving out the dimensions of size one: dp 8 × tp 2."""
     parts = [f"{name} {size}" for name, size in sizes.items() if size != 1]

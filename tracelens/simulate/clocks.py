@@ -10,10 +10,19 @@ if TYPE_CHECKING:
 
 _Timed = TypeVar("_Timed")
 
+EPOCH_NS = 1_775_210_400_000_000_000
+"""What a right clock shows when the run begins: every file format counts from here."""
 
-def read(recording: Recording) -> Recording:
-    """Return the run with every time as the rank's own clock shows it."""
-    return dataclasses.replace(recording, ranks=[_on_own_clock(rank) for rank in recording.ranks])
+
+def read(recording: Recording, begin_ns: int = 0) -> Recording:
+    """Return the run with every time as the rank's own clock shows it.
+
+    Args:
+        recording: The run in true time.
+        begin_ns: What a right clock shows when the run begins.
+    """
+    ranks = [of_rank(rank, begin_ns) for rank in recording.ranks]
+    return dataclasses.replace(recording, ranks=ranks)
 
 
 def reading(clock: Clock, true_ns: int) -> int:
@@ -21,13 +30,15 @@ def reading(clock: Clock, true_ns: int) -> int:
     return true_ns + clock.offset_ns + round(true_ns * clock.drift_ppm / 1e6)
 
 
-def _on_own_clock(rank: RecordedRank) -> RecordedRank:
+def of_rank(rank: RecordedRank, begin_ns: int = 0) -> RecordedRank:
+    """Return one rank with every time as its own clock shows it; arguments as of `read`."""
+
     def shown(events: list[_Timed]) -> list[_Timed]:
         return [
             dataclasses.replace(  # type: ignore[type-var]
                 event,
-                start=reading(rank.clock, event.start),  # type: ignore[attr-defined]
-                end=reading(rank.clock, event.end),  # type: ignore[attr-defined]
+                start=begin_ns + reading(rank.clock, event.start),  # type: ignore[attr-defined]
+                end=begin_ns + reading(rank.clock, event.end),  # type: ignore[attr-defined]
             )
             for event in events
         ]

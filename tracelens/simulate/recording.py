@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+MAIN = 0
+"""The main thread of a process; autograd has threads of its own, 1 and up."""
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -39,7 +42,7 @@ class Communication:
         out_elems: Elements of the output.
         start: When the host entered `record_param_comms`.
         end: When it left.
-        thread: The host thread.
+        thread: The host thread, 0 is the main one.
         seq: Position among the group's collectives, or among its messages, from 0.
         peer: Global rank at the other end of a message.
         batch: Number of the batch (`batch_isend_irecv`) the message belongs to: one kernel,
@@ -72,7 +75,7 @@ class Launch:
         correlation: Unique on the rank; the device event it launched has the same.
         start: When the call began.
         end: When it returned.
-        thread: The host thread.
+        thread: The host thread, 0 is the main one.
     """
 
     name: str
@@ -124,7 +127,7 @@ class Range:
         name: Its name.
         start: When it began.
         end: When it ended.
-        thread: The host thread; autograd has its own.
+        thread: The host thread; autograd has its own, not 0.
     """
 
     kind: str
@@ -167,6 +170,10 @@ class RecordedRank:
     device_events: list[DeviceEvent] = field(default_factory=list)
     communications: list[Communication] = field(default_factory=list)
     ranges: list[Range] = field(default_factory=list)
+
+    def thread_id(self, thread: int) -> int:
+        """Return the system's id of a thread: that of the process for the main one."""
+        return self.process + 1000 * thread
 
 
 @dataclass(slots=True)

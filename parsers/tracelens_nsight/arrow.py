@@ -1,0 +1,181 @@
+"""Turn Arrow tables into plain rows, and read exports of one Parquet or Arrow file a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tracelens.errors import UnreadableTrace
+from tracelens.model.trace import NONE
+from tracelens_nsight.tables import (
+    Between,
+    Coded,
+    Condition,
+    Like,
+    OneOf,
+    Rows,
+    Unlike,
+    filled,
+    nothing,
+    resolve,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tracelens.intervals import Ints
+
+SUFFIXES = (".parquet", ".arrow")
+
+
+def rows(table: pa.Table, wanted: Sequence[Sequence[str]]) -> Rows:
+    """Return integer, text and blob columns of a table."""
+    integers, texts, blobs = wanted
+    return Rows(
+        {name: _integers(table[name]) for name in integers},
+        {name: _coded(table[name]) for name in texts},
+        {name: _blobs(table[name]) for name in blobs},
+    )
+
+
+def _integers(column: pa.ChunkedArray) -> Ints:
+    if pa.types.is_uint64(column.type):  # 64-bit ids keep their bits
+        column = pa.chunked_array([chunk.view(pa.int64()) for chunk in column.chunks], pa.int64())
+    elif not pa.types.is_int64(column.type):
+        column = column.cast(pa.int64())
+    if column.null_count:
+        column = pc.fill_null(column, NONE)
+    return np.asarray(column.to_numpy(), np.int64)
+
+
+def _coded(column: pa.ChunkedArray) -> Coded:
+    filled_in = pc.fill_null(column.cast(pa.string()), "")
+    encoded = pc.dictionary_encode(filled_in).combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):  # no rows
+        return Coded(np.empty(0, np.int64), [])
+    codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
+    return Coded(codes, encoded.dictionary.to_pylist())
+
+
+def _blobs(column: pa.ChunkedArray) -> list[bytes]:
+    return [_bytes(value) for value in column.to_pylist()]
+
+
+def _bytes(value: Any) -> bytes:
+    if value is None:
+        return b""
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+class ArrowTables:
+    """The tables of a folder that `nsys export -t parquetdir` or `-t arrowdir` wrote.
+
+    Raises:
+        UnreadableTrace: If a file in it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        files = {file.stem: file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES}
+        self._files = {plain: files[name] for plain, name in resolve(files).items()}
+        self.columns = {
+            plain: frozenset(self._schema(file).names) for plain, file in self._files.items()
+        }
+
+    def read(
+        self,
+        table: str,
+        integers: Sequence[str] = (),
+        texts: Sequence[str] = (),
+        blobs: Sequence[str] = (),
+        where: Sequence[Condition] = (),
+    ) -> Rows:
+        """Read columns."""
+        there = self.columns.get(table, frozenset())
+        wanted = [[name for name in names if name in there] for names in (integers, texts, blobs)]
+        tests = [one for one in where if one.column in there]
+        names = [name for part in wanted for name in part]
+        if not names:
+            return nothing(integers, texts, blobs)
+        found = self._table(self._files[table], [*names, *(one.column for one in tests)])
+        for test in tests:
+            found = found.filter(_mask(found[test.column], test))
+        kept = rows(found, wanted)
+        return filled(kept.integers, kept.texts, kept.blobs, len(found), integers, texts, blobs)
+
+    def distinct(self, table: str, column: str) -> Ints:
+        """Return the distinct integers of a column."""
+        values = np.unique(self.read(table, [column]).integers[column])
+        return np.asarray(values[values != NONE], np.int64)
+
+    def count(self, table: str) -> int:
+        """Return the number of rows of a table."""
+        file = self._files.get(table)
+        if file is None:
+            return 0
+        if file.suffix == ".parquet":
+            return int(self._sound(lambda: pq.read_metadata(file).num_rows))
+        names = sorted(self.columns[table])[:1]
+        return len(self._table(file, names))
+
+    def holds(self, table: str) -> bool:
+        """Tell whether a table has rows."""
+        return self.count(table) > 0
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+    def _schema(self, file: Path) -> pa.Schema:
+        if file.suffix == ".parquet":
+            return self._sound(lambda: pq.read_schema(file))
+        return self._sound(lambda: _stream(file).schema)
+
+    def _table(self, file: Path, names: Sequence[str]) -> pa.Table:
+        distinct = list(dict.fromkeys(names))
+        if file.suffix == ".parquet":
+            return self._sound(lambda: pq.read_table(file, columns=distinct))
+        return self._sound(lambda: _stream(file).read_all().select(distinct))
+
+    def _sound(self, read: Any) -> Any:
+        try:
+            return read()
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise UnreadableTrace(f"{self.path}: {reason}", slug="unreadable-file") from error
+
+
+def _stream(file: Path) -> Any:
+    """Open an Arrow file: with a footer, or a stream without."""
+    source = pa.memory_map(str(file))
+    try:
+        return pa.ipc.open_file(source)
+    except pa.ArrowInvalid:
+        return pa.ipc.open_stream(pa.memory_map(str(file)))
+
+
+def _mask(column: pa.ChunkedArray, condition: Condition) -> pa.ChunkedArray:
+    match condition:
+        case Between(_, low, high):
+            values = _integers(column)
+            return pa.array((values >= low) & (values <= high))
+        case OneOf(_, listed):
+            return pa.array(np.isin(_integers(column), listed))
+        case Like(_, beginnings):
+            return _any(column, beginnings, ())
+        case Unlike(_, beginnings, parts):
+            return pc.invert(_any(column, beginnings, parts))
+
+
+def _any(column: pa.ChunkedArray, beginnings: Sequence[str], parts: Sequence[str]) -> Any:
+    texts = pc.fill_null(column.cast(pa.string()), "")
+    found = pc.match_substring(texts, "\0never\0")
+    for text in beginnings:
+        found = pc.or_(found, pc.starts_with(texts, text))
+    for text in parts:
+        found = pc.or_(found, pc.match_substring(texts, text))
+    return found

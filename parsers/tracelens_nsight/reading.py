@@ -1,0 +1,196 @@
+"""Read an export: one `RankTrace` for each process that used a GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.errors import UnreadableTrace
+from tracelens.model.trace import COUNTERS, NONE, RankInfo, RankTrace, frame
+from tracelens.notices import notice
+from tracelens_nsight import (
+    batches,
+    calls,
+    communications,
+    device,
+    facts,
+    frames,
+    network,
+    payloads,
+    ranges,
+)
+from tracelens_nsight.export import Export
+from tracelens_nsight.identifiers import pid_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tracelens.model.result import Notice
+    from tracelens_nsight.calls import Calls
+    from tracelens_nsight.communications import Said
+    from tracelens_nsight.device import DeviceRows
+    from tracelens_nsight.facts import Facts
+    from tracelens_nsight.tables import Tables
+
+_UNREAD = {"OSRT_API": "os_call", "COMPOSITE_EVENTS": "sample", "SCHED_EVENTS": "switch"}
+_HINTS = {
+    "steps": "push an NVTX range `step N` around each optimizer step",
+    "bytes": "NCCL's payloads are not in the export",
+}
+
+
+def read(
+    tables: Tables,
+    path: Path,
+    form: str,
+    size: int,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Iterator[RankTrace]:
+    """Yield the trace of each process, in order of its devices.
+
+    Raises:
+        UnreadableTrace: If the export holds nothing of a GPU.
+    """
+    try:
+        found = facts.read(tables)
+        members = processes(tables, path)
+        export = Export(tables)
+        for place, process in enumerate(members):
+            local_rank = place if len(members) > 1 else None
+            yield _trace(export, path, form, found, process, local_rank)
+            if on_bytes is not None:
+                on_bytes(size * (place + 1) // len(members) - size * place // len(members))
+    finally:
+        tables.close()
+
+
+def processes(tables: Tables, path: Path) -> list[int]:
+    """Return the processes with GPU work, in order of their devices.
+
+    Raises:
+        UnreadableTrace: If there is none, or if the export does not say whose the work is.
+    """
+    found = device.processes(tables)
+    if not sum(tables.count(table) for table in device.TABLES):
+        raise UnreadableTrace(
+            f"{path}: no work of a GPU in it: record with `nsys profile -t cuda,nvtx`",
+            slug="unreadable-file",
+        )
+    if not found:  # exports of 2019 name no process on device events
+        found = calls.processes(tables)
+        if len(found) != 1:
+            raise UnreadableTrace(
+                f"{path}: an export of {len(found)} processes that does not say whose its kernels "
+                "are: export it again with a newer nsys",
+                slug="unreadable-file",
+            )
+    return sorted(found, key=lambda one: (_first_gpu(tables, one), one))
+
+
+def _first_gpu(tables: Tables, process: int) -> int:
+    return min((gpu for gpu, _ in facts.devices_of(tables, process).values()), default=1 << 30)
+
+
+def _trace(
+    export: Export, path: Path, form: str, found: Facts, process: int, local_rank: int | None
+) -> RankTrace:
+    made = calls.read(export, process)
+    rows = device.read(export, process)
+    said = ranges.read(export, process)
+    launch = calls.launching(made, rows.correlation)
+    decoded = payloads.decode(export.tables, said, process)
+    carried = batches.attach(said, decoded.fields["communicator"], made, rows, launch)
+    talk = communications.write(said, decoded, carried, rows)
+    _mark_untimed(made, rows)
+    trace = RankTrace(
+        info=_info(export, path, form, found, process, local_rank, rows, talk),
+        device_events=frames.device_events(rows, made, launch, pid_of(process)),
+        communications=talk.table,
+        marks=frames.marks(said),
+        host_calls=frames.host_calls(made, said),
+        counters=frame(COUNTERS) if local_rank else network.counters(export.tables),
+    )
+    events = len(rows) + len(made) + len(said)
+    recorded = {
+        "kernel": len(rows),
+        "call": len(made),
+        "mark": len(trace.marks),
+        "nccl": talk.calls,
+        **{kind: 1 for table, kind in _UNREAD.items() if export.tables.holds(table)},
+    }
+    return _shifted(trace.with_info(events=events, recorded=recorded), found.clock.shift)
+
+
+def _info(
+    export: Export,
+    path: Path,
+    form: str,
+    found: Facts,
+    process: int,
+    local_rank: int | None,
+    rows: DeviceRows,
+    talk: Said,
+) -> RankInfo:
+    pid = pid_of(process)
+    mark = facts.mark_of(export, process)
+    rank = facts.rank_of(export, found, path, process, mark, alone=local_rank is None)
+    gpus = facts.devices_of(export.tables, process)
+    described = payloads.are_described(export.tables)
+    return RankInfo(
+        path=str(path),
+        format=form,
+        rank=rank.rank,
+        rank_source=rank.source,
+        local_rank=local_rank,
+        world_size=rank.world,
+        base_ns=found.clock.base_ns,
+        host=found.host,
+        process=pid,
+        backend="nccl" if talk.calls else None,
+        device_kind="cuda",
+        device_names={ordinal: name for ordinal, (_, name) in gpus.items() if name},
+        process_groups=(*mark.groups, *talk.groups),
+        nccl_version=payloads.nccl_version(export.tables),
+        dtype=mark.dtype,
+        simulated=found.simulated,
+        untimed={(pid, ordinal): count for ordinal, count in rows.untimed.items()},
+        notices=tuple(_notices(path.name, rank.rank, rows, talk, described=described)),
+        hints=_HINTS,
+    )
+
+
+def _notices(
+    name: str, rank: int | None, rows: DeviceRows, talk: Said, *, described: bool
+) -> Iterator[Notice]:
+    if talk.calls and not talk.sized and described:
+        yield notice("payloads-not-exported", file=name, rank=rank, count=talk.calls)
+    opaque = np.array([text == device.OPAQUE_GRAPH for text in rows.names])[rows.name]
+    if opaque.any():
+        busy = f"{int((rows.end - rows.start)[opaque].sum()) / 1e6:,.3f}"
+        count = int(opaque.sum())
+        yield notice("opaque-graphs", file=name, rank=rank, count=count, busy=busy)
+    if rows.untimed:
+        count = sum(rows.untimed.values())
+        text = f"{count} without times"
+        yield notice("untimed-events", file=name, rank=rank, count=count, reasons=text)
+
+
+def _mark_untimed(made: Calls, rows: DeviceRows) -> None:
+    """Keep launches of untimed events from counting as lost: their record is there."""
+    if rows.untimed_correlations:
+        untimed = np.isin(made.correlation, rows.untimed_correlations)
+        made.kind[untimed] = made.kinds.index("untimed")
+
+
+def _shifted(trace: RankTrace, shift: int) -> RankTrace:
+    """Take the session's start off the times of an export that added it (`--ts-normalize`)."""
+    if not shift:
+        return trace
+    tables = (trace.device_events, trace.communications, trace.marks, trace.host_calls)
+    for table in (*tables, trace.counters):
+        for name in {"start", "end", "launch", "launch_end"} & set(table.columns):
+            values = table[name].to_numpy()
+            table[name] = np.where(values == NONE, NONE, values - shift)
+    return trace

@@ -1,0 +1,243 @@
+"""Read an SQLite export: the standard library, or Arrow's driver where it is installed.
+
+The file is opened read-only and immutable: nothing is written into it or beside it, and no lock of
+another program stops the reading. That also means SQLite would not look at a journal, so a file
+with one is refused: it may miss rows, or hold half of a change.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+import numpy as np
+
+from tracelens.errors import UnreadableTrace
+from tracelens.model.trace import NONE
+from tracelens_nsight.tables import (
+    Between,
+    Coded,
+    Condition,
+    Like,
+    OneOf,
+    Rows,
+    Unlike,
+    filled,
+    nothing,
+    resolve,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from tracelens.intervals import Ints
+
+MAGIC = b"SQLite format 3\x00"
+_BATCH = 1 << 15
+_T = TypeVar("_T")
+
+
+class SqliteTables:
+    """The tables of an SQLite file.
+
+    Raises:
+        UnreadableTrace: If it is no sound database.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        _refuse_unfinished(path)
+        uri = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
+        self._connection = self._sound(lambda: sqlite3.connect(uri, uri=True))
+        self._connection.text_factory = _decoded
+        self._arrow = _arrow_driver(uri)
+        listed = self._fetch("SELECT name FROM sqlite_master WHERE type = 'table'")
+        self._names = resolve(str(name) for (name,) in listed)
+        self.columns = {plain: self._columns_of(name) for plain, name in self._names.items()}
+
+    def _columns_of(self, name: str) -> frozenset[str]:
+        return frozenset(str(row[1]) for row in self._fetch(f"PRAGMA table_info({_quoted(name)})"))
+
+    def read(
+        self,
+        table: str,
+        integers: Sequence[str] = (),
+        texts: Sequence[str] = (),
+        blobs: Sequence[str] = (),
+        where: Sequence[Condition] = (),
+    ) -> Rows:
+        """Read columns."""
+        there = self.columns.get(table, frozenset())
+        wanted = [[name for name in names if name in there] for names in (integers, texts, blobs)]
+        if not any(wanted):
+            return nothing(integers, texts, blobs)
+        query, values = self._query(table, wanted, where)
+        found = self._sound(lambda: self._run(query, values, wanted))
+        rows = len(found)
+        parts = found.integers, found.texts, found.blobs
+        return filled(*parts, rows, integers, texts, blobs)
+
+    def distinct(self, table: str, column: str) -> Ints:
+        """Return the distinct integers of a column."""
+        if column not in self.columns.get(table, frozenset()):
+            return np.empty(0, np.int64)
+        name, source = _quoted(column), _quoted(self._names[table])
+        query = f"SELECT DISTINCT {name} FROM {source} WHERE {name} IS NOT NULL"  # noqa: S608
+        found = self._fetch(query)
+        return np.sort(np.array([value for (value,) in found], np.int64))
+
+    def count(self, table: str) -> int:
+        """Return the number of rows of a table."""
+        if table not in self.columns:
+            return 0
+        found = self._fetch(f"SELECT count(*) FROM {_quoted(self._names[table])}")  # noqa: S608
+        return int(found[0][0])
+
+    def holds(self, table: str) -> bool:
+        """Tell whether a table has rows, without counting them."""
+        if table not in self.columns:
+            return False
+        found = self._fetch(f"SELECT EXISTS (SELECT 1 FROM {_quoted(self._names[table])})")  # noqa: S608
+        return bool(found[0][0])
+
+    def close(self) -> None:
+        """Close the database."""
+        self._connection.close()
+
+    def _query(
+        self, table: str, wanted: Sequence[Sequence[str]], where: Sequence[Condition]
+    ) -> tuple[str, list[Any]]:
+        defaults = (str(NONE), "''", "x''")
+        shown = ", ".join(
+            f"coalesce({_quoted(name)}, {default}) AS {_quoted(name)}"
+            for names, default in zip(wanted, defaults, strict=True)
+            for name in names
+        )
+        parts = [_sql(one) for one in where if one.column in self.columns[table]]
+        tests = " AND ".join(text for text, _ in parts)
+        query = f"SELECT {shown} FROM {_quoted(self._names[table])}"  # noqa: S608
+        values = [value for _, given in parts for value in given]
+        return query + (f" WHERE {tests}" if tests else ""), values
+
+    def _run(self, query: str, values: list[Any], wanted: Sequence[Sequence[str]]) -> Rows:
+        if self._arrow is not None:
+            found: Rows = self._arrow(query, values, wanted)
+            return found
+        cursor = self._connection.execute(query, values)
+        integers, texts, blobs = wanted
+        return _plain(cursor, integers) if not (texts or blobs) else _mixed(cursor, wanted)
+
+    def _fetch(self, query: str) -> list[tuple[Any, ...]]:
+        return self._sound(lambda: self._connection.execute(query).fetchall())
+
+    def _sound(self, read: Callable[[], _T]) -> _T:
+        try:
+            return read()
+        except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:
+            raise UnreadableTrace(
+                f"{self.path}: a damaged SQLite database ({error})", slug="unreadable-file"
+            ) from error
+
+
+def _plain(cursor: Iterable[tuple[Any, ...]], names: Sequence[str]) -> Rows:
+    """Read integers only: no row becomes a Python list."""
+    table = np.fromiter(chain.from_iterable(cursor), np.int64).reshape(-1, len(names))
+    return Rows({name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)})
+
+
+def _mixed(cursor: sqlite3.Cursor, wanted: Sequence[Sequence[str]]) -> Rows:
+    integers, texts, blobs = wanted
+    numbers: list[list[Ints]] = [[] for _ in integers]
+    known: list[dict[str, int]] = [{} for _ in texts]
+    codes: list[list[Ints]] = [[] for _ in texts]
+    raw: list[list[bytes]] = [[] for _ in blobs]
+    while batch := cursor.fetchmany(_BATCH):
+        columns = list(zip(*batch, strict=True))
+        for part, values in zip(numbers, columns, strict=False):
+            part.append(np.array(values, np.int64))
+        for seen, part, values in zip(known, codes, columns[len(integers) :], strict=False):
+            part.append(np.array([seen.setdefault(v, len(seen)) for v in map(_text, values)]))
+        for found, values in zip(raw, columns[len(integers) + len(texts) :], strict=True):
+            found.extend(map(_blob, values))
+    return Rows(
+        {name: _joined(part) for name, part in zip(integers, numbers, strict=True)},
+        {
+            name: Coded(_joined(part), list(seen))
+            for name, part, seen in zip(texts, codes, known, strict=True)
+        },
+        dict(zip(blobs, raw, strict=True)),
+    )
+
+
+def _joined(parts: list[Ints]) -> Ints:
+    return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, np.int64)
+
+
+def _decoded(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return _decoded(value)
+    return value if isinstance(value, str) else str(value)
+
+
+def _blob(value: object) -> bytes:
+    """Return bytes: the column is declared TEXT, and a reader of texts would decode them."""
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _sql(condition: Condition) -> tuple[str, list[Any]]:
+    """Return a condition as SQL, and its parameters."""
+    column = _quoted(condition.column)
+    match condition:
+        case Between(_, low, high):
+            return f"{column} BETWEEN {int(low)} AND {int(high)}", []
+        case OneOf(_, values):
+            # Integers of ours: a statement takes only so many parameters.
+            return f"{column} IN ({', '.join(str(int(value)) for value in values)})", []
+        case Like(_, beginnings):
+            globs = " OR ".join(f"{column} GLOB ?" for _ in beginnings)
+            return f"({globs})", [f"{_glob(text)}*" for text in beginnings]
+        case Unlike(_, beginnings, parts):
+            globs = " OR ".join(f"{column} GLOB ?" for _ in (*beginnings, *parts))
+            patterns = [f"{_glob(text)}*" for text in beginnings]
+            patterns += [f"*{_glob(text)}*" for text in parts]
+            return f"({column} IS NULL OR NOT ({globs}))", patterns
+
+
+def _glob(text: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
+
+
+def _refuse_unfinished(path: Path) -> None:
+    """Refuse a database whose last changes are not in the file."""
+    for suffix, what in (("-wal", "write-ahead log"), ("-journal", "journal")):
+        beside = path.with_name(path.name + suffix)
+        try:
+            unfinished = beside.stat().st_size > 0
+        except OSError:
+            continue
+        if unfinished:
+            raise UnreadableTrace(
+                f"{path}: its {what} {beside.name} holds changes that are not in the file yet: let "
+                "the program that writes it end, or export again",
+                slug="unreadable-file",
+            )
+
+
+def _arrow_driver(uri: str) -> Callable[[str, list[Any], Sequence[Sequence[str]]], Rows] | None:
+    """Return the faster reader if Arrow's SQLite driver is installed (extra `nsight`)."""
+    try:
+        from tracelens_nsight import adbc
+    except ImportError:
+        return None
+    return adbc.reader(uri)

@@ -1,0 +1,59 @@
+"""The analysis of the simulated samples agrees with the truth beside them."""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+import pytest
+from samples import EXPECTED, SAMPLES, analysis
+
+SIMULATED = sorted(name for name, run in EXPECTED.items() if run.get("simulated"))
+
+
+@functools.cache
+def truth(name: str) -> dict[str, Any]:
+    return dict(json.loads((SAMPLES / name / "truth.json").read_text()))
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_it_is_small(name: str) -> None:
+    assert sum(file.stat().st_size for file in (SAMPLES / name).iterdir()) < 3_000_000
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_every_step_of_every_rank_is_exact(name: str) -> None:
+    names = ("window", "compute", "comm", "exposed_comm", "copy", "exposed_copy", "idle")
+    for rank, true in zip(analysis(name).ranks, truth(name)["ranks"], strict=True):
+        found = [
+            {"step": step.step}
+            | {f"{part}_ns": getattr(step.partition, f"{part}_ns") for part in names}
+            for step in rank.devices[0].steps
+        ]
+        assert found == true["steps"]
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_slow_ranks_are_the_stragglers(name: str) -> None:
+    slow = [rank["rank"] for rank in truth(name)["ranks"] if rank["slow"] > 1]
+    assert [straggler.rank for straggler in analysis(name).stragglers] == slow
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_layout_hosts_and_groups(name: str) -> None:
+    result, true = analysis(name), truth(name)
+    asked = dict(part.split("=") for part in true["options"]["layout"].split(","))
+    dims = {dim: size for dim, size in result.parallelism.dims.items() if size > 1}
+    assert dims == {dim: int(size) for dim, size in asked.items()}
+    used = {tuple(group.ranks or ()) for group in result.groups}
+    assert used <= {tuple(group["ranks"]) for group in true["groups"]} | {()}
+
+
+def test_the_pipeline() -> None:
+    [name] = [name for name in SIMULATED if truth(name)["pipeline"]]
+    found, true = analysis(name).pipeline, truth(name)["pipeline"]
+    assert found is not None
+    assert found["schedule"] == true["schedule"]
+    assert (found["stages"], found["microbatches"]) == (true["stages"], true["micro_batches"])
+    assert found["stage_of_rank"] == true["stage_of_rank"]

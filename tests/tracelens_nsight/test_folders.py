@@ -1,0 +1,222 @@
+"""Exports of one Parquet or Arrow file a table: the same tables, the same traces."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nsight_exports import EVENTS, Export
+
+import tracelens
+from tracelens.discovery import discover
+from tracelens.errors import UnreadableTrace
+from tracelens.registry import parsers
+from tracelens_nsight import NsightParser
+from tracelens_nsight.arrow import ArrowTables
+from tracelens_nsight.sqlite import SqliteTables
+from tracelens_nsight.tables import Between, Like, OneOf, Unlike
+
+if TYPE_CHECKING:
+    from tracelens_nsight.tables import Condition, Rows
+
+FORMS = ("parquet", "arrow", "stream")
+TEXTS = {"text", "value", "name", "jsonText"}
+
+
+def run_of_two() -> Export:
+    export = Export(json=True)
+    for pid in (4000, 4001):
+        export.mark(pid, rank=pid - 4000, world=2)
+        export.call("ncclCommInitRank", 10, pid=pid, comm=1 << 63 | 7, nranks=2, rank=pid - 4000)
+        for step in range(3):
+            begin = 10_000 * (step + 1)
+            export.step(step, begin, begin + 9_000, pid).kernel("gemm", begin + 1_000, pid=pid)
+            export.collective("ncclAllReduce", begin + 5_000, pid=pid, comm=1 << 63 | 7, size=64)
+    return export
+
+
+def columns_of(rows: list[dict[str, Any]]) -> dict[str, pa.Array]:
+    """Return a table's columns in native types: ids are unsigned, blobs are binary."""
+    found = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row.get(name) for row in rows]
+        if name == "binaryData":
+            kind = pa.binary()
+        elif name in TEXTS:
+            kind = pa.string()
+        else:
+            large = any((v or 0) >= 1 << 48 for v in values)
+            kind = (
+                pa.uint64() if large else pa.int64() if min(v or 0 for v in values) else pa.uint32()
+            )
+        found[name] = pa.array(values, kind)
+    return found
+
+
+def as_folder(export: Export, folder: Path, form: str) -> Path:
+    """Write the tables of an export as `nsys export -t parquetdir` or `arrowdir` does."""
+    folder.mkdir()
+    strings = [{"id": number, "value": text} for text, number in export._strings.items()]
+    for table, rows in {**export.rows, "StringIds": strings}.items():
+        data = pa.table(columns_of(rows))
+        if form == "parquet":
+            pq.write_table(data, folder / f"{table}.parquet")
+            continue
+        with (folder / f"{table}.arrow").open("wb") as file:
+            make = pa.ipc.new_stream if form == "stream" else pa.ipc.new_file
+            with make(file, data.schema) as writer:
+                writer.write_table(data)
+    return folder
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_folder_gives_the_traces_of_the_database(form: str, tmp_path: Path) -> None:
+    export = run_of_two()
+    folder = as_folder(export, tmp_path / "run_pqtdir", form)
+    of_folder = list(NsightParser().parse(folder))
+    for one, other in zip(export.traces(tmp_path / "x.sqlite"), of_folder, strict=True):
+        other.validate()
+        for table in ("device_events", "communications", "marks", "host_calls"):
+            mine, theirs = getattr(one, table), getattr(other, table)
+            assert mine.astype(object).equals(theirs.astype(object)), table
+        assert one.info.process_groups == other.info.process_groups
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_folder_is_one_input(form: str, tmp_path: Path) -> None:
+    as_folder(run_of_two(), tmp_path / "run_pqtdir", form)
+    (candidate,) = discover([tmp_path], parsers())
+    kind = "nsight-parquet" if form == "parquet" else "nsight-arrow"
+    assert (candidate.shown, candidate.parser, candidate.format) == ("run_pqtdir", "nsight", kind)
+    assert candidate.size == sum(f.stat().st_size for f in (tmp_path / "run_pqtdir").iterdir())
+    assert tracelens.analyze(tmp_path).run.ranks_present == [0, 1]
+    assert tracelens.analyze(tmp_path / "run_pqtdir").run.ranks_present == [0, 1]
+
+
+def test_a_database_beside_says_the_same(tmp_path: Path) -> None:
+    as_folder(run_of_two(), tmp_path / "run_pqtdir", "parquet")
+    run_of_two().write(tmp_path / "run.sqlite")
+    found = {c.shown: (c.parser, c.reason) for c in discover([tmp_path], parsers())}
+    assert found == {
+        "run.sqlite": ("nsight", None),
+        "run_pqtdir": (None, "the same recording as run.sqlite"),
+    }
+    (alone,) = discover([tmp_path / "run_pqtdir"], parsers())
+    assert alone.parser == "nsight", "asked for by name"
+
+
+def test_other_folders_are_looked_into(tmp_path: Path) -> None:
+    inner = tmp_path / "parquet"
+    inner.mkdir()
+    pq.write_table(pa.table({"x": [1]}), inner / "data.parquet")
+    run_of_two().write(inner / "run.sqlite")
+    assert [c.shown for c in discover([tmp_path], parsers())] == ["parquet/run.sqlite"]
+
+
+def test_a_damaged_file_in_it(tmp_path: Path) -> None:
+    folder = as_folder(run_of_two(), tmp_path / "run_pqtdir", "parquet")
+    (folder / f"{EVENTS}.parquet").write_bytes(b"PAR1 no parquet")
+    with pytest.raises(UnreadableTrace, match="run_pqtdir: "):
+        list(NsightParser().parse(folder))
+
+
+def test_without_pyarrow_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = as_folder(run_of_two(), tmp_path / "run_pqtdir", "parquet")
+    monkeypatch.setitem(__import__("sys").modules, "tracelens_nsight.arrow", None)
+    with pytest.raises(UnreadableTrace, match=r"need pyarrow: `pip install 'tracelens-dist"):
+        list(NsightParser().parse(folder))
+
+
+# three readers, one answer -----------------------------------------------------------------------
+
+texts = st.sampled_from(["aten::mm", "aten*", "nccl:all", "a?[b]", "", "x, seq = 3", "é\n"])
+records = st.lists(
+    st.tuples(st.integers(-9, 9) | st.none(), texts | st.none(), st.binary(max_size=3) | st.none()),
+    max_size=12,
+)
+conditions: st.SearchStrategy[Condition] = st.one_of(
+    st.builds(Between, st.just("number"), st.integers(-9, 0), st.integers(0, 9)),
+    st.builds(OneOf, st.just("number"), st.lists(st.integers(-9, 9)).map(tuple)),
+    st.builds(Like, st.just("text"), st.sampled_from([("aten",), ("a?", "nccl:"), ("*",)])),
+    st.builds(
+        Unlike, st.just("text"), st.sampled_from([("aten::",), ("a?", "x")]), st.just((", seq",))
+    ),
+    st.just(Between("missing", 0, 1)),
+)
+
+
+def by_hand(rows: list[tuple[Any, ...]], tests: list[Condition]) -> list[tuple[Any, ...]]:
+    return [row for row in rows if all(holds(row, test) for test in tests)]
+
+
+def holds(row: tuple[Any, ...], test: Condition) -> bool:
+    number, text, _ = row
+    match test:
+        case Between("number", low, high):
+            return number is not None and low <= number <= high
+        case OneOf(_, values):
+            return number is not None and number in values
+        case Like(_, beginnings):
+            return text is not None and text.startswith(beginnings)
+        case Unlike(_, beginnings, parts):
+            return text is None or not (
+                text.startswith(beginnings) or any(part in text for part in parts)
+            )
+    return True  # the column is not there
+
+
+def shown(rows: Rows) -> list[tuple[Any, ...]]:
+    columns = rows.integers["number"].tolist(), rows.texts["text"].texts(), rows.blobs["blob"]
+    return list(zip(*columns, strict=True))
+
+
+@given(records, st.lists(conditions, max_size=2))
+def test_all_readers_find_the_same_rows(
+    rows: list[tuple[Any, ...]], tests: list[Condition]
+) -> None:
+    import tempfile
+
+    none = -(1 << 63)
+    expected = [
+        (none if number is None else number, text or "", blob or b"")
+        for number, text, blob in by_hand(rows, tests)
+    ]
+    question: dict[str, Any] = {
+        "integers": ["number"], "texts": ["text"], "blobs": ["blob"], "where": tests,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with closing(sqlite3.connect(folder / "x.sqlite")) as database:
+            database.execute("CREATE TABLE t (number INTEGER, text TEXT, blob TEXT)")
+            database.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
+            database.commit()
+        numbers, words, blobs = zip(*rows, strict=True) if rows else ((), (), ())
+        table = pa.table(
+            {
+                "number": pa.array(numbers, pa.int64()),
+                "text": pa.array(words, pa.string()),
+                "blob": pa.array(blobs, pa.binary()),
+            }
+        )
+        pq.write_table(table, folder / "t.parquet")
+        with_arrow, plain = SqliteTables(folder / "x.sqlite"), SqliteTables(folder / "x.sqlite")
+        assert with_arrow._arrow is not None
+        plain._arrow = None
+        for tables in (with_arrow, plain, ArrowTables(folder)):
+            assert shown(tables.read("t", **question)) == expected
+            assert tables.count("t") == len(rows)
+            assert tables.distinct("t", "number").tolist() == sorted(
+                {number for number, _, _ in rows if number is not None}
+            )
+            assert len(tables.read("nothing", **question)) == 0
+        with_arrow.close()
+        plain.close()

@@ -1,0 +1,208 @@
+"""Who is which rank, and which communicators its ranks share, over one or several files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from nsight_exports import Export, process, thread
+
+import tracelens
+from tracelens_nsight import NsightParser
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.model.result import Analysis
+    from tracelens.model.trace import RankInfo
+
+
+def info(export: Export, path: Path, name: str = "x.sqlite") -> RankInfo:
+    (trace,) = export.traces(path / name)
+    return trace.info
+
+
+def codes(analysis: Analysis) -> set[str]:
+    return {notice.code for notice in analysis.notices}
+
+
+class TestSources:
+    def test_a_mark_wins(self, tmp_path: Path) -> None:
+        export = Export().kernel("gemm", 1_000).mark(rank=3, world=8).variable("RANK", "5")
+        found = info(export, tmp_path, "run_rank6.sqlite")
+        assert (found.rank, found.rank_source, found.world_size) == (3, "mark", 8)
+
+    def test_then_mpi(self, tmp_path: Path) -> None:
+        export = Export().kernel("gemm", 1_000).variable("RANK", "5")
+        export.add("MPI_RANKS", globalTid=thread(), rank=4)
+        found = info(export, tmp_path, "run_rank6.sqlite")
+        assert (found.rank, found.rank_source) == (4, "MPI_RANKS")
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("RANK", "5"), ("SLURM_PROCID", "5"), ("OMPI_COMM_WORLD_RANK", "5"), ("PMI_RANK", "5")],
+    )
+    def test_then_the_environment(self, name: str, value: str, tmp_path: Path) -> None:
+        export = Export().kernel("gemm", 1_000).variable(name, value).variable("WORLD_SIZE", "8")
+        found = info(export, tmp_path, "run_rank6.sqlite")
+        assert (found.rank, found.rank_source, found.world_size) == (5, "environment", 8)
+
+    @pytest.mark.parametrize("value", ["", "five", "-1", "1e3", "99999999999999999999"])
+    def test_which_may_be_nonsense(self, value: str, tmp_path: Path) -> None:
+        export = Export().kernel("gemm", 1_000).variable("RANK", value)
+        assert info(export, tmp_path).rank is None
+
+    def test_then_the_name_of_the_file(self, tmp_path: Path) -> None:
+        found = info(Export().kernel("gemm", 1_000), tmp_path, "run_rank6.sqlite")
+        assert (found.rank, found.rank_source) == (6, "file name")
+
+    @pytest.mark.parametrize("name", ["report1.sqlite", "run_2.sqlite"])
+    def test_numbers_of_reports_are_no_ranks(self, name: str, tmp_path: Path) -> None:
+        assert info(Export().kernel("gemm", 1_000), tmp_path, name).rank is None
+
+    def test_environment_and_name_are_about_one_process(self, tmp_path: Path) -> None:
+        export = Export().kernel("a", 1_000).kernel("b", 1_000, pid=4001).variable("RANK", "1")
+        found = [t.info.rank for t in export.traces(tmp_path / "run_rank1.sqlite")]
+        assert found == [None, None], "torchrun under one nsys: this is the node's"
+
+    @pytest.mark.parametrize("rank", [-1, "3", True, None, 1 << 40])
+    def test_a_mark_that_is_none(self, rank: Any, tmp_path: Path) -> None:
+        export = Export().kernel("gemm", 1_000).mark(rank=rank, groups=[{"ranks": "x"}, 3])
+        assert info(export, tmp_path).rank is None
+
+    def test_a_mark_describes_groups(self, tmp_path: Path) -> None:
+        groups = [{"name": "1", "description": "mesh_tp", "ranks": [0, 1]}]
+        (group,) = info(
+            Export().kernel("gemm", 1_000).mark(rank=0, world=2, groups=groups), tmp_path
+        ).process_groups
+        assert (group.name, group.description, group.ranks) == ("1", "mesh_tp", (0, 1))
+
+
+class TestOneFileOfSeveral:
+    def node(self, *order: int) -> Export:
+        """One process a GPU; the process ids are in another order than the devices."""
+        export = Export()
+        for gpu, pid in enumerate(order):
+            export.kernel("gemm", 1_000 + gpu, 100 * (gpu + 1), pid=pid)
+            export.gpu(gpu, "H100", pid=pid, ordinal=0)
+        return export
+
+    def test_ranks_are_in_order_of_the_devices(self, tmp_path: Path) -> None:
+        self.node(4003, 4001, 4002).write(tmp_path / "x.sqlite")
+        analysis = tracelens.analyze(tmp_path)
+        assert [rank.devices[0].process for rank in analysis.ranks] == [4003, 4001, 4002]
+        assert [file.ranks for file in analysis.source.files] == [[0, 1, 2]]
+        assert analysis.source.files[0].rank is None
+        assert codes(analysis) >= {"ranks-by-device"}
+
+    def test_of_several_files_in_order_of_their_names(self, tmp_path: Path) -> None:
+        self.node(4001, 4002).write(tmp_path / "b.sqlite")
+        self.node(4003, 4004).write(tmp_path / "a.sqlite")
+        analysis = tracelens.analyze(tmp_path)
+        assert [rank.devices[0].process for rank in analysis.ranks] == [4003, 4004, 4001, 4002]
+        assert [file.ranks for file in analysis.source.files] == [[0, 1], [2, 3]]
+
+    def test_marks_may_name_some(self, tmp_path: Path) -> None:
+        export = self.node(4001, 4002).mark(4002, rank=0)
+        export.write(tmp_path / "x.sqlite")
+        analysis = tracelens.analyze(tmp_path)
+        assert [rank.devices[0].process for rank in analysis.ranks] == [4002, 4001]
+
+    def test_processes_without_gpu_work_are_no_ranks(self, tmp_path: Path) -> None:
+        export = self.node(4001, 4002).runtime("cudaGetDeviceCount", 10, 20, pid=5000)
+        export.range("loading", 10, 500, pid=5001)
+        assert len(export.traces(tmp_path / "x.sqlite")) == 2
+
+    def test_inspect_names_them(self, tmp_path: Path) -> None:
+        path = self.node(4001, 4002).step(3, 900, 2_000, 4001).write(tmp_path / "x.sqlite")
+        facts = NsightParser().inspect(path)
+        assert (facts.rank, facts.note, facts.device_events) == (None, "2 processes", 2)
+        assert facts.steps == (3,)
+
+
+class TestCommunicators:
+    """Two files of one rank each, that share communicators."""
+
+    def pair(self, folder: Path, *, setup: bool = True, nccl: str = "2.27") -> Analysis:
+        for rank in range(2):
+            export = Export(nccl=nccl).mark(rank=rank, world=2)
+            if setup:
+                export.call("ncclCommInitRank", 10, comm=7, nranks=2, rank=1 - rank)
+            for step in range(2):
+                begin = 10_000 * (step + 1)
+                export.step(step, begin, begin + 9_000)
+                export.kernel("gemm", begin + 1_000 + 100 * rank)
+                export.collective("ncclAllGather", begin + 5_000, comm=7, size=64)
+                export.collective("ncclSend", begin + 7_000, comm=7, size=32, peer=rank,
+                                  kernel="ncclDevKernel_SendRecv")  # fmt: skip
+            export.write(folder / f"{rank}.sqlite")
+        return tracelens.analyze(folder)
+
+    def test_members_are_in_the_order_of_their_places(self, tmp_path: Path) -> None:
+        (group,) = self.pair(tmp_path).groups
+        assert (group.names, group.size, group.ranks) == (["0000000000000007"], 2, [1, 0])
+
+    def test_or_of_their_ranks_if_it_was_made_before(self, tmp_path: Path) -> None:
+        analysis = self.pair(tmp_path, setup=False)
+        (group,) = analysis.groups
+        assert (group.size, group.ranks) == (2, [0, 1])
+        assert "group-size-seen" in codes(analysis)
+
+    def test_sizes_follow_from_the_members(self, tmp_path: Path) -> None:
+        found = {one.op: one for one in self.pair(tmp_path).collectives}
+        gathered = found["all_gather"]
+        assert gathered.bytes_per_step.message == 2 * 64
+        assert gathered.bytes_per_step.wire == 64
+        assert found["send"].bytes_per_step.message == 32
+
+    def test_collectives_are_matched_by_the_communicator(self, tmp_path: Path) -> None:
+        found = {one.op: one for one in self.pair(tmp_path).collectives}
+        assert found["all_gather"].wait_ns is not None
+
+    def test_the_only_communicator_of_each_is_one_before_2_25(self, tmp_path: Path) -> None:
+        (group,) = self.pair(tmp_path, nccl="2.22").groups
+        assert (group.size, group.ranks) == (2, [1, 0])
+
+    def test_unless_it_has_more_members_than_places(self, tmp_path: Path) -> None:
+        for rank in range(4):  # two pairs, each with one communicator of two
+            export = Export(nccl="2.22").mark(rank=rank, world=4)
+            export.call("ncclCommInitRank", 10, nranks=2, rank=rank % 2)
+            export.collective("ncclAllReduce", 5_000, size=64)
+            export.write(tmp_path / f"{rank}.sqlite")
+        analysis = tracelens.analyze(tmp_path)
+        assert {(group.size, group.ranks) for group in analysis.groups} == {(2, None)}
+        assert all(one.wait_ns is None for one in analysis.collectives)
+
+    def test_members_without_a_file_leave_the_list_unknown(self, tmp_path: Path) -> None:
+        export = Export().mark(rank=0, world=2)
+        export.call("ncclCommInitRank", 10, comm=7, nranks=2, rank=0)
+        export.collective("ncclAllReduce", 5_000, comm=7, size=64)
+        export.write(tmp_path / "0.sqlite")
+        analysis = tracelens.analyze(tmp_path)
+        (group,) = analysis.groups
+        assert (group.size, group.ranks) == (2, None)
+        assert analysis.collectives[0].message_bytes == 2 * 64
+
+    def test_the_world_is_closed_if_no_communicator_reaches_beyond(self, tmp_path: Path) -> None:
+        export = Export()
+        for pid in (4001, 4002):
+            export.call("ncclCommInitRank", 10, pid=pid, comm=7, nranks=2, rank=pid - 4001)
+            export.collective("ncclAllReduce", 5_000, pid=pid, comm=7, size=64)
+        export.write(tmp_path / "x.sqlite")
+        assert tracelens.analyze(tmp_path).run.world_size == 2
+
+    def test_and_open_if_one_does(self, tmp_path: Path) -> None:
+        export = Export()
+        for pid in (4001, 4002):
+            export.call("ncclCommInitRank", 10, pid=pid, comm=7, nranks=4, rank=pid - 4001)
+            export.collective("ncclAllReduce", 5_000, pid=pid, comm=7, size=64)
+        export.write(tmp_path / "x.sqlite")
+        assert tracelens.analyze(tmp_path).run.world_size is None
+
+
+def test_global_ids_hold_process_and_thread() -> None:
+    from tracelens_nsight import identifiers
+
+    assert identifiers.pid_of(thread(4000, 77)) == 4000
+    assert identifiers.process_of(thread(4000, 77)) == process(4000)
+    assert identifiers.last_thread(process(4000)) == process(4001) - 1
