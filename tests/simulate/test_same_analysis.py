@@ -29,7 +29,8 @@ Difference = tuple[str, Any, Any]
 
 # Where a difference is none of the numbers.
 _OTHER_WORDS = re.compile(
-    r"source\b|notices\b|groups\[\d+\]\.(names|description|role_confidence)|ranks\[\d+\]\.files|collectives\[\d+\]\.sources"
+    r"source\b|notices\b|groups\[\d+\]\.(names|description|role_confidence)|ranks\[\d+\]\.files"
+    r"|collectives\[\d+\]\.(sources|matched_calls)"  # Kineto numbers the calls
     r"|run\.(nccl_version|step_source|framework_version)"
 )
 # Payloads of NCCL state bytes, and kernel names the type of reductions only.
