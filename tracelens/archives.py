@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 from tracelens import limits
 from tracelens.compression import NO_ZSTD, is_zstd, zstd_module
+from tracelens.workspace import place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +46,9 @@ def kind_of(raw: bytes, head: bytes) -> Kind | None:
     """Tell an archive by its first bytes, as they are and inflated."""
     if raw.startswith((b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")):
         return "zip"
-    return "tar" if head[_USTAR] == b"ustar" else None
+    # bzip2 and xz are only known around tar archives; what else they hold, unpacking will say.
+    packed = raw.startswith((b"BZh", b"\xfd7zXZ\0"))
+    return "tar" if packed or head[_USTAR] == b"ustar" else None
 
 
 def unpack(
@@ -63,7 +66,7 @@ def unpack(
     left = _Budget(limits.current().bytes_for(path.stat().st_size))
     unpacker = _zip if kind == "zip" else _tar
     try:
-        yield from unpacker(path, shown, wanted, workspace, left)
+        yield from unpacker(path, workspace.folder(shown), wanted, left)
     except _TooLarge as error:
         yield Member("", None, str(error))
     except zipfile.BadZipFile as error:
@@ -97,13 +100,13 @@ class _Counted:
 
 
 def _zip(
-    path: Path, shown: str, wanted: Callable[[str], bool], workspace: Workspace, budget: _Budget
+    path: Path, folder: Path, wanted: Callable[[str], bool], budget: _Budget
 ) -> Iterator[Member]:
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist()[:_MOST_MEMBERS]:
             if info.is_dir() or not wanted(info.filename):
                 continue
-            target = workspace.place(shown, *info.filename.split("/"))
+            target = place(folder, info.filename)
             try:
                 with archive.open(info) as source:
                     _copy(source, target, budget)
@@ -116,7 +119,7 @@ def _zip(
 
 
 def _tar(
-    path: Path, shown: str, wanted: Callable[[str], bool], workspace: Workspace, budget: _Budget
+    path: Path, folder: Path, wanted: Callable[[str], bool], budget: _Budget
 ) -> Iterator[Member]:
     with path.open("rb") as file, _plain(file) as plain:
         counted: Any = _Counted(plain, budget)
@@ -129,7 +132,7 @@ def _tar(
                 source = archive.extractfile(info)
                 if source is None:
                     continue
-                target = workspace.place(shown, *info.name.split("/"))
+                target = place(folder, info.name)
                 try:
                     whole = _copy(source, target) == info.size
                 except (tarfile.TarError, EOFError, OSError, zlib.error):

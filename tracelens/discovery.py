@@ -9,16 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens import archives, remote, sidecar
 from tracelens.errors import InputError
-from tracelens.gzip_head import HEAD, head_of
+from tracelens.gzip_head import HEAD, head_of, missing_decoder, packed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracelens.registry import Parser
+    from tracelens.workspace import Workspace
 
 # Looked at as well, so that a folder of these is not called empty.
-_KNOWN_SUFFIXES = (".zip", ".zst", ".tar")
+_KNOWN_SUFFIXES = (".zip", ".zst", ".tar", ".tgz", ".tar.bz2", ".tar.xz")
 _OWN_FOLDER = "tracelens-report"
 
 
@@ -32,30 +34,129 @@ class Candidate:
     parser: str | None
     format: str | None
     reason: str | None = None
+    lost: bool = False  # left out, though a trace may be in it
 
 
-def discover(paths: Sequence[str | Path], parsers: Sequence[Parser]) -> list[Candidate]:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A file or folder to look at, or the reason why it cannot be."""
+
+    path: Path
+    shown: str
+    reason: str | None = None
+
+
+def discover(
+    paths: Sequence[str | Path], parsers: Sequence[Parser], workspace: Workspace | None = None
+) -> list[Candidate]:
     """List every file under the given paths, with the parser that recognises it.
 
     Args:
-        paths: Files, folders (searched in depth; symbolic links are followed once) or globs.
+        paths: Files, folders (searched in depth; symbolic links are followed once), globs, or
+            addresses such as `s3://bucket/run`.
         parsers: The parsers to ask, in order.
+        workspace: Where archives are unpacked and remote files are copied to. Without one, both
+            are named and left out.
 
     Raises:
         InputError: If a path does not exist.
     """
-    found: list[Candidate] = []
-    seen: set[Path] = set()
-    suffixes = (*_KNOWN_SUFFIXES, *(suffix for parser in parsers for suffix in parser.suffixes))
-    for given in paths:
-        for root, path in _files(str(given), suffixes, parsers):
-            real = path.resolve()
-            if real not in seen:
-                seen.add(real)
-                # Several folders hold files of one name: then the whole path tells them apart.
-                shown = _shown(root, path) if len(paths) == 1 else path.as_posix()
-                found.append(_candidate(path, shown, parsers))
-    return _without_copies(found, parsers)
+    look = _Look(paths, parsers, workspace)
+    candidates = [candidate for given in paths for candidate in look.under(str(given))]
+    return _without_copies(candidates, parsers)
+
+
+class _Look:
+    """One search: remembers what it has seen, so that nothing counts twice."""
+
+    def __init__(
+        self, paths: Sequence[str | Path], parsers: Sequence[Parser], workspace: Workspace | None
+    ) -> None:
+        self.parsers, self.workspace = parsers, workspace
+        self.suffixes = (*_KNOWN_SUFFIXES, *(s for parser in parsers for s in parser.suffixes))
+        self.seen: set[Path] = set()
+        # Several folders hold files of one name: then the whole path tells them apart.
+        self.several = len(paths) > 1
+
+    def under(self, given: str) -> Iterator[Candidate]:
+        """Yield the candidates of one argument."""
+        for found in self._remote(given) if remote.is_remote(given) else self._local(given):
+            if found.reason is not None:
+                yield _lost(found)
+                continue
+            real = found.path.resolve()
+            if real not in self.seen:
+                self.seen.add(real)
+                yield from self._candidates(found)
+
+    def wanted(self, name: str) -> bool:
+        """Tell by its name whether a file in a folder or an archive may be a trace."""
+        return _looks_like_trace(name.rpartition("/")[2], self.suffixes)
+
+    def _remote(self, given: str) -> Iterator[_Found]:
+        shown = remote.shown(given)
+        if self.workspace is None:
+            yield _Found(Path(shown), shown, "a remote path")
+            return
+        for file in remote.fetch(given, self.wanted, self.workspace):
+            name = f"{shown.rstrip('/')}/{file.shown}" if self.several else file.shown
+            yield _Found(file.path or Path(name), name, file.reason)
+
+    def _local(self, given: str) -> Iterator[_Found]:
+        given = given.removeprefix("file://")
+        unreadable: list[OSError] = []
+        for root, path in _files(given, self.suffixes, self.parsers, unreadable):
+            yield _Found(path, path.as_posix() if self.several else _shown(root, path))
+        for error in unreadable:
+            path = Path(str(error.filename))
+            shown = path.as_posix() if self.several else _shown(Path(given), path)
+            yield _Found(path, shown, f"cannot be opened: {error.strerror}")
+
+    def _candidates(self, found: _Found) -> Iterator[Candidate]:
+        """Yield a file, or the members of an archive."""
+        kind = _archive_kind(found.path)
+        if kind is None:
+            yield _candidate(found.path, found.shown, self.parsers)
+            return
+        if self.workspace is None:
+            yield _lost(replace(found, reason=f"a {kind} archive"))
+            return
+        nothing = True
+        members = archives.unpack(found.path, found.shown, kind, self.wanted, self.workspace)
+        for member in members:
+            nothing = False
+            shown = f"{found.shown}/{member.name}".rstrip("/")
+            if member.path is not None:
+                yield self._member(member.path, shown)
+            if member.cut:
+                reason = f"damaged: {member.name} is cut or does not match its checksum"
+                yield _lost(replace(found, reason=reason))
+            elif member.path is None:
+                yield _lost(_Found(found.path, shown, member.reason))
+        if nothing:
+            reason = f"a {kind} archive with no trace in it"
+            yield Candidate(found.path, found.shown, _size(found.path), None, None, reason)
+
+    def _member(self, path: Path, shown: str) -> Candidate:
+        if _archive_kind(path) is not None:
+            reason = "an archive inside an archive: unpack it first"
+            return Candidate(path, shown, path.stat().st_size, None, None, reason, lost=True)
+        return _candidate(path, shown, self.parsers)
+
+
+def _lost(found: _Found) -> Candidate:
+    return Candidate(found.path, found.shown, 0, None, None, found.reason, lost=True)
+
+
+def _archive_kind(path: Path) -> archives.Kind | None:
+    try:
+        if not path.is_file():
+            return None
+        with path.open("rb") as file:
+            raw = file.read(512)
+        return archives.kind_of(raw, head_of(path) if packed(raw) else raw)
+    except OSError:
+        return None
 
 
 def _without_copies(found: list[Candidate], parsers: Sequence[Parser]) -> list[Candidate]:
@@ -74,12 +175,15 @@ def _without_copies(found: list[Candidate], parsers: Sequence[Parser]) -> list[C
 
 
 def _files(
-    given: str, suffixes: tuple[str, ...], parsers: Sequence[Parser]
+    given: str, suffixes: tuple[str, ...], parsers: Sequence[Parser], unreadable: list[OSError]
 ) -> Iterator[tuple[Path, Path]]:
-    """Yield (root, file) for one argument; a file named by hand is its own root's child."""
+    """Yield (root, file) for one argument; a file named by hand is its own root's child.
+
+    Folders that cannot be listed are added to `unreadable`.
+    """
     path = Path(given)
     if path.is_dir() and not _is_one_input(path, parsers):
-        yield from ((path, file) for file in _walk(path, suffixes, parsers))
+        yield from ((path, file) for file in _walk(path, suffixes, parsers, unreadable))
     elif path.exists():
         yield path.parent, path
     else:
@@ -91,12 +195,14 @@ def _files(
                 slug="no-such-path",
             )
         for match in matches:
-            yield from _files(match, suffixes, parsers)
+            yield from _files(match, suffixes, parsers, unreadable)
 
 
-def _walk(folder: Path, suffixes: tuple[str, ...], parsers: Sequence[Parser]) -> Iterator[Path]:
+def _walk(
+    folder: Path, suffixes: tuple[str, ...], parsers: Sequence[Parser], unreadable: list[OSError]
+) -> Iterator[Path]:
     visited: set[Path] = set()
-    for parent, folders, files in os.walk(folder, followlinks=True):
+    for parent, folders, files in os.walk(folder, onerror=unreadable.append, followlinks=True):
         real = Path(parent).resolve()
         if real in visited:
             folders.clear()  # a link back into the tree
@@ -134,10 +240,15 @@ def _shown(root: Path, path: Path) -> str:
 
 def _candidate(path: Path, shown: str, parsers: Sequence[Parser]) -> Candidate:
     try:
+        if path.exists() and not path.is_dir() and not path.is_file():
+            return Candidate(path, shown, 0, None, None, "a pipe, a socket or a device, not a file")
         size = _size(path)
         head = b"" if path.is_dir() else head_of(path)
     except OSError as error:
-        return Candidate(path, shown, 0, None, None, f"cannot be opened: {error.strerror}")
+        reason = f"cannot be opened: {error.strerror}"
+        return Candidate(path, shown, 0, None, None, reason, lost=True)
+    if path.name.lower().endswith(sidecar.SUFFIX):
+        return Candidate(path, shown, size, None, None, "facts about the trace beside it")
     if path.name.lower().endswith(".tmp"):
         return Candidate(path, shown, size, None, None, "a temporary file the profiler left behind")
     if size == 0:
@@ -151,7 +262,11 @@ def _candidate(path: Path, shown: str, parsers: Sequence[Parser]) -> Candidate:
             continue
         if recognised is not None:
             return Candidate(path, shown, size, parser.name, recognised)
-    return Candidate(path, shown, size, None, None, "; ".join(failed) or _why_not(head))
+    if failed:
+        return Candidate(path, shown, size, None, None, "; ".join(failed), lost=True)
+    if not head and (missing := missing_decoder(path)) is not None:
+        return Candidate(path, shown, size, None, None, missing, lost=True)
+    return Candidate(path, shown, size, None, None, _why_not(head))
 
 
 def _size(path: Path) -> int:

@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracelens import limits, remote
 from tracelens.discovery import Candidate, discover
 from tracelens.errors import InputError, PluginError, TraceLensError
 from tracelens.model.result import SourceFile
@@ -18,6 +19,7 @@ from tracelens.notices import notice
 from tracelens.parallelism import Given
 from tracelens.reduction import RankReduction, Selection, reduce_rank
 from tracelens.registry import parsers
+from tracelens.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -45,6 +47,7 @@ class Options:
             script that asks for it needs the usual `if __name__ == "__main__":` guard, since
             worker processes import the main module again.
         shown: The options as the user wrote them, for the report.
+        limits: What compressed files may inflate to.
     """
 
     selection: Selection = field(default_factory=Selection)
@@ -52,6 +55,7 @@ class Options:
     given: Given = field(default_factory=Given)
     workers: int | None = 1
     shown: dict[str, str] = field(default_factory=dict)
+    limits: limits.Limits = field(default_factory=limits.Limits)
 
 
 class Progress:
@@ -105,7 +109,7 @@ def analyze(
     run = assemble(reductions, options.ranks)
     communicators.complete(run)
     source = Source(
-        path=" ".join(str(path) for path in listed),
+        path=_names(listed),
         files=[_source_file(candidate, outcomes, run) for candidate in candidates],
         options=options.shown,
     )
@@ -152,16 +156,18 @@ def load(paths: str | Path | Sequence[str | Path]) -> list[RankTrace]:
         InputError: If no file can be read.
     """
     listed = _as_list(paths)
-    candidates = [c for c in discover(listed, parsers()) if c.parser is not None]
     traces: list[RankTrace] = []
     errors: list[str] = []
-    for candidate in candidates:
-        try:
-            traces += _parser(candidate.parser).parse(candidate.path)
-        except TraceLensError as error:
-            errors.append(error.message)
-        except Exception as error:
-            errors.append(f"{candidate.path}: {type(error).__name__}: {error}")
+    with Workspace() as workspace:
+        for candidate in discover(listed, parsers(), workspace):
+            if candidate.parser is None:
+                continue
+            try:
+                traces += _parser(candidate.parser).parse(candidate.path)
+            except TraceLensError as error:
+                errors.append(error.message)
+            except Exception as error:
+                errors.append(f"{candidate.path}: {type(error).__name__}: {error}")
     if not traces:
         raise InputError("; ".join(errors) or f"{_names(listed)}: no trace file", slug="no-traces")
     return sorted(traces, key=lambda t: (t.info.rank is None, t.info.rank or 0, t.info.path))
@@ -172,7 +178,7 @@ def _as_list(paths: str | Path | Sequence[str | Path]) -> list[str | Path]:
 
 
 def _names(paths: Iterable[str | Path]) -> str:
-    return " ".join(str(path) for path in paths)
+    return " ".join(remote.shown(path) for path in paths)
 
 
 def _parser(name: str | None) -> Parser:
@@ -193,8 +199,9 @@ def _reduce(
     Raises:
         InputError: If nothing there can be analysed.
     """
-    candidates = discover(paths, parsers())
-    outcomes = _read(candidates, options, progress)
+    with Workspace() as workspace, limits.use(options.limits):
+        candidates = discover(paths, parsers(), workspace)
+        outcomes = _read(candidates, options, progress)
     reductions = _selected([r for o in outcomes for r in o.reductions], options.ranks)
     if not reductions:
         raise _nothing(paths, candidates, outcomes, options)
@@ -209,7 +216,7 @@ def _read(candidates: list[Candidate], options: Options, progress: Progress) -> 
         if workers < 2:
             outcomes = [_reduce_file(c, options.selection, progress.advance) for c in traces]
         else:
-            outcomes = _read_parallel(traces, options.selection, progress, workers)
+            outcomes = _read_parallel(traces, options, progress, workers)
     finally:
         progress.finish()
     return sorted(outcomes, key=lambda o: o.candidate.shown)
@@ -232,7 +239,7 @@ def _available_memory() -> int:
 
 
 def _read_parallel(
-    traces: list[Candidate], selection: Selection, progress: Progress, workers: int
+    traces: list[Candidate], options: Options, progress: Progress, workers: int
 ) -> list[_Outcome]:
     # Large files first, so that no core waits for the last one. A forked child of a threaded
     # parent (rich's progress bar) can deadlock, so workers are spawned.
@@ -240,7 +247,7 @@ def _read_parallel(
     outcomes: list[_Outcome] = []
     try:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            pending = {pool.submit(_reduce_file, c, selection): c for c in order}
+            pending = {pool.submit(_reduce_in_worker, c, options): c for c in order}
             for future in as_completed(pending):
                 outcomes.append(future.result())
                 progress.advance(pending[future].size)
@@ -248,8 +255,13 @@ def _read_parallel(
         # The system killed a worker, for memory as a rule: go on here, one file at a time.
         done = {outcome.candidate for outcome in outcomes}
         left = [c for c in order if c not in done]
-        outcomes += [_reduce_file(c, selection, progress.advance) for c in left]
+        outcomes += [_reduce_file(c, options.selection, progress.advance) for c in left]
     return outcomes
+
+
+def _reduce_in_worker(candidate: Candidate, options: Options) -> _Outcome:
+    with limits.use(options.limits):
+        return _reduce_file(candidate, options.selection)
 
 
 def _reduce_file(
@@ -328,12 +340,14 @@ def _source_file(candidate: Candidate, outcomes: list[_Outcome], run: Run) -> So
 
 
 def _file_notices(candidates: list[Candidate], outcomes: list[_Outcome]) -> list[Notice]:
-    skipped = Counter(c.reason for c in candidates if c.parser is None)
+    skipped = Counter(c.reason for c in candidates if c.parser is None and not c.lost)
     found = []
     for reason, count in sorted(skipped.items(), key=lambda item: str(item[0])):
-        names = [c.shown for c in candidates if c.parser is None and c.reason == reason]
+        names = [c.shown for c in candidates if c.reason == reason and not c.lost]
         text = f"{reason} ({', '.join(names[:5])}{', …' if count > 5 else ''})"
         found.append(notice("skipped-file", file=names[0], count=count, reason=text))
+    lost = [c for c in candidates if c.lost and c.parser is None]
+    found += [notice("unreadable-file", file=c.shown, reason=c.reason or "") for c in lost]
     for outcome in outcomes:
         if outcome.error:
             shown = outcome.candidate.shown

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tracelens.compression import (
     GZIP_MAGIC,
     GZIP_WINDOW,
+    NO_ZSTD,
     UTF16_MARKS,
     is_zstd,
     new_zstd_frame,
@@ -31,6 +32,18 @@ def head_of(path: Path) -> bytes:
     if raw.startswith(UTF16_MARKS):
         raw = raw.decode("utf-16", "replace").encode("utf-8", "replace")[:HEAD]
     return raw
+
+
+def packed(raw: bytes) -> bool:
+    """Tell whether a file's first bytes are those of gzip or zstd."""
+    return raw.startswith(GZIP_MAGIC) or is_zstd(raw)
+
+
+def missing_decoder(path: Path) -> str | None:
+    """Say what is needed to read a file whose compression nothing installed can undo."""
+    with path.open("rb") as file:
+        raw = file.read(4)
+    return NO_ZSTD if is_zstd(raw) and zstd_module() is None else None
 
 
 def _gzip(raw: bytes) -> bytes:

@@ -11,7 +11,7 @@ from tracelens.names import safe_name
 if TYPE_CHECKING:
     from types import TracebackType
 
-_DEEPEST = 4  # folder names can say the rank; those far above do not
+_DEEPEST = 8
 
 
 class Workspace:
@@ -19,7 +19,7 @@ class Workspace:
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._files = 0
+        self._origins = 0
 
     def __enter__(self) -> Workspace:
         return self
@@ -33,12 +33,26 @@ class Workspace:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def place(self, *parts: str) -> Path:
-        """Return a new path that ends in the given parts, made harmless; its folder exists."""
+    def folder(self, name: str) -> Path:
+        """Make a folder for what comes from one archive or address; its name may say the rank."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="tracelens-")
-        self._files += 1
-        folders = [safe_name(part) for part in parts[:-1] if part not in ("", ".", "..")]
-        path = Path(self._folder.name, str(self._files), *folders[-_DEEPEST:], safe_name(parts[-1]))
-        path.parent.mkdir(parents=True)
+        self._origins += 1
+        path = Path(self._folder.name, str(self._origins), safe_name(name.rpartition("/")[2]))
+        path.mkdir(parents=True)
         return path
+
+
+def place(folder: Path, name: str) -> Path:
+    """Return a new path in a folder for a file of some name with slashes, made harmless.
+
+    What lies beside one another stays so; the folder of the file is made.
+    """
+    parts = [safe_name(part) for part in name.split("/") if part not in ("", ".", "..")]
+    path = Path(folder, *parts[-_DEEPEST:]) if parts else folder / "file"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while path.exists():  # two names became one
+        number += 1
+        path = path.with_name(f"{number}_{parts[-1] if parts else 'file'}")
+    return path

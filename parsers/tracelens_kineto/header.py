@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from tracelens import sidecar
 from tracelens.file_names import rank_in_name
 from tracelens.model.facts import ProcessGroup
 
@@ -159,10 +160,23 @@ def _group(item: dict[str, Any]) -> ProcessGroup:
     )
 
 
+def with_sidecar(facts: Header, path: Path) -> Header:
+    """Fill in from the file beside a trace what the trace does not say."""
+    beside = sidecar.read(path)
+    return replace(
+        facts,
+        world_size=facts.world_size if facts.world_size is not None else beside.world_size,
+        host=facts.host if facts.host is not None else beside.host,
+    )
+
+
 def rank_of(facts: Header, path: Path) -> tuple[int | None, str | None]:
-    """Return a file's rank and where it was found: inside, else in a name, else nowhere."""
+    """Return a file's rank and where it was found: inside, beside it, in a name, or nowhere."""
     if facts.rank is not None:
         return facts.rank, "distributedInfo"
+    beside = sidecar.read(path)
+    if beside.rank is not None:
+        return beside.rank, "sidecar"
     rank = rank_in_name(path)
     return rank, None if rank is None else "file name"
 

@@ -58,7 +58,7 @@ class KinetoParser:
             steps.update(int(match) for match in _STEP.findall(piece))
             kernels += len(_KERNEL.findall(piece))
             tail = (tail + piece)[-_TAIL:]
-        facts = _facts_from_edges(head, tail)
+        facts = header.with_sidecar(_facts_from_edges(head, tail), path)
         rank, rank_source = rank_of(facts, path)
         return FileFacts(
             format="kineto",

@@ -156,7 +156,7 @@ class _Read:
         mine: NDArray[np.bool_] | None = None,
         shared: notes.Shared | None = None,
     ) -> RankTrace:
-        facts = header.read(self.scan.header, self.scan.footer)
+        facts = header.with_sidecar(header.read(self.scan.header, self.scan.footer), self.path)
         collector, moved = part.collector, part.moved
         host_calls = _without_untimed(part.calls, collector)
         operators, marks = collector.operators.table(), collector.marks.table()

@@ -86,6 +86,11 @@ _INCOMPLETE = 4
     type=values.Typed("REGEX=OP", values.kernel_rule),
     help="Kernels of this name are communication: 'my_reduce.*=all_reduce'. May repeat.",
 )
+@click.option(
+    "--max-inflated",
+    type=values.Typed("size", values.size),
+    help="What a compressed file may inflate to: 100GB (default: 200 times its size).",
+)
 @click.option("--workers", type=click.IntRange(1, 1024), help="Processes (default: by size).")
 @click.option("-f", "--force", is_flag=True, help="Overwrite existing files.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -127,6 +132,7 @@ def command(
 
 def _options(asked: dict[str, Any]) -> Options:
     from tracelens.engine import Options
+    from tracelens.limits import Limits
     from tracelens.parallelism import Given
     from tracelens.reduction import Selection
 
@@ -145,6 +151,7 @@ def _options(asked: dict[str, Any]) -> Options:
             inter_gbps=asked["inter_bw"],
         ),
         workers=asked["workers"],
+        limits=Limits(asked["max_inflated"]),
         shown=_shown(asked),
     )
 

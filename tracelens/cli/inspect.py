@@ -15,35 +15,46 @@ if TYPE_CHECKING:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…")
 def command(paths: tuple[str, ...]) -> None:
     """List every file under PATH with its format, rank and steps, or why it is left out."""
+    from tracelens import remote
     from tracelens.discovery import discover
     from tracelens.errors import InputError
     from tracelens.registry import parsers
+    from tracelens.workspace import Workspace
 
-    found = discover(list(paths), parsers())
-    if not found:
-        raise InputError(f"{' '.join(paths)}: no trace file in it", slug="no-traces")
-    facts = [(candidate, _facts(candidate)) for candidate in found]
+    with Workspace() as workspace:
+        found = discover(list(paths), parsers(), workspace)
+        if not found:
+            where = " ".join(remote.shown(path) for path in paths)
+            raise InputError(f"{where}: no trace file in it", slug="no-traces")
+        facts = [(candidate, _facts(candidate)) for candidate in found]
     width = min(max(len(candidate.shown) for candidate in found), 60)
     for candidate, said in facts:
         click.echo(_line(candidate, said, width))
-    click.echo(_totals([said for _, said in facts if said is not None]))
+    click.echo(_totals([said for _, said in facts if not isinstance(said, str)]))
 
 
-def _facts(candidate: Candidate) -> FileFacts | None:
+def _facts(candidate: Candidate) -> FileFacts | str:
+    """Return what a parser says of a file, or why it is left out."""
+    from tracelens.errors import TraceLensError
     from tracelens.registry import parsers
 
     for parser in parsers():
         if parser.name == candidate.parser:
-            return parser.inspect(candidate.path)
-    return None
+            try:
+                return parser.inspect(candidate.path)
+            except TraceLensError as error:
+                return error.message.removeprefix(f"{candidate.path}: ")
+            except Exception as error:  # a plugin may raise anything; the others are still asked
+                return f"the parser {parser.name} failed ({type(error).__name__}: {error})"
+    return candidate.reason or ""
 
 
-def _line(candidate: Candidate, facts: FileFacts | None, width: int) -> str:
+def _line(candidate: Candidate, facts: FileFacts | str, width: int) -> str:
     from tracelens.reporting.words import visible
 
     name = visible(candidate.shown).ljust(width)
-    if facts is None:
-        return f"{name}  left out: {visible(candidate.reason or '')}"
+    if isinstance(facts, str):
+        return f"{name}  left out: {visible(facts)}"
     rank = "rank ?" if facts.rank is None else f"rank {facts.rank}"
     world = f" of {facts.world_size}" if facts.world_size else ""
     parts = [facts.format, f"{rank}{world}"]

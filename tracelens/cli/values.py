@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 _COUNT = re.compile(r"^([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmbgt]?)$", re.IGNORECASE)
+_SIZE = re.compile(r"^([0-9]{1,15}(?:\.[0-9]+)?)\s*(?:([kmgt])(i)?)?b?$", re.IGNORECASE)
 _RANGE = re.compile(r"^(\d*):(\d*)$|^(\d+)$")
 _BANDWIDTH = re.compile(r"^([0-9]+(?:\.[0-9]+)?)\s*(?:([MGTmgt](?:B|b|bit))(?:/s|ps))?$")
 _DIMENSIONS = ("dp", "tp", "pp", "ep", "cp")
@@ -109,6 +110,16 @@ def bandwidth(text: str) -> float:
     unit = match[2] or "GB"
     scale = {"M": 1e-3, "G": 1.0, "T": 1e3}[unit[0].upper()]
     return float(match[1]) * scale / (1 if unit[1] == "B" else 8)
+
+
+def size(text: str) -> int:
+    """Read a number of bytes: "500MB", "64GiB", "1000000"."""
+    match = _SIZE.match(text.strip())
+    number = float(match[1]) if match else 0.0
+    if match is None or not number:
+        raise ValueError(f"{text!r} is no size; write 500MB or 64GiB")
+    power = " kmgt".index((match[2] or " ").lower())
+    return int(number * (1024 if match[3] else 1000) ** power)
 
 
 def kernel_rule(text: str) -> Any:
