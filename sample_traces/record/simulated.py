@@ -25,6 +25,15 @@ RUNS = {
         "--strategy zero3 --steps 3 --gpus-per-node 4 --inter-bw 150 "
         "--contention 1.1 --skew 2000 --drift 10 --drop-edges 20"
     ),
+    "simulated-nsight-3d-pp2-dp2-tp2": (
+        "--layout dp=2,tp=2,pp=2 --model layers=2,hidden=2048,vocabulary=16000,sequence=1024 "
+        "--strategy distributed-optimizer --sequence-parallel --micro-batches 4 --steps 2 "
+        "--skew 2000 --drift 10 --format nsight"
+    ),
+    "simulated-nsight-zero3-dp4": (
+        "--layout dp=4 --model layers=4,hidden=2048,vocabulary=16000,sequence=1024 "
+        "--strategy zero3 --steps 2 --skew 2000 --format nsight-per-rank"
+    ),
 }
 
 

@@ -27,6 +27,7 @@ STRATEGIES = {
     "fsdp2-no-reshard": ("fsdp-grad-op", "fsdp2"),
     "hsdp-2x2": ("hsdp", "fsdp2"),
     "simulated-zero3-dp8": ("zero3", "fsdp2"),
+    "simulated-nsight-zero3-dp4": ("zero3", "fsdp2"),
 }
 FRAMEWORK_PREDICTIONS = {
     "ddp": "DDP",
@@ -43,6 +44,7 @@ FRAMEWORK_PREDICTIONS = {
     "fsdp2-no-reshard": "FSDP2, kept after forward",
     "hsdp-2x2": "HSDP 2 x 2: FSDP2, resharded after forward (root kept)",
     "simulated-zero3-dp8": "FSDP2, resharded after forward (root kept)",
+    "simulated-nsight-zero3-dp4": "FSDP2, resharded after forward (root kept)",
 }
 PAPER_MULTIPLES = {
     "ddp": 2.0,
@@ -57,6 +59,7 @@ PAPER_MULTIPLES = {
 
 def test_every_recorded_run_is_covered() -> None:
     without = {"tp2", "3d-pp2-dp2-tp2", "simulated-3d-pp2-dp2-tp2"}
+    without.add("simulated-nsight-3d-pp2-dp2-tp2")
     without |= {name for name in EXPECTED if name.startswith("pipeline-")}
     assert set(WITH_THEORY) == set(STRATEGIES) == set(EXPECTED) - without
 

@@ -50,8 +50,8 @@ def test_layout_hosts_and_groups(name: str) -> None:
     assert used <= {tuple(group["ranks"]) for group in true["groups"]} | {()}
 
 
-def test_the_pipeline() -> None:
-    [name] = [name for name in SIMULATED if truth(name)["pipeline"]]
+@pytest.mark.parametrize("name", [name for name in SIMULATED if truth(name)["pipeline"]])
+def test_the_pipeline(name: str) -> None:
     found, true = analysis(name).pipeline, truth(name)["pipeline"]
     assert found is not None
     assert found.schedule == true["schedule"]
