@@ -12,7 +12,7 @@ Looked = TypeVar("Looked")
 Level = Literal["missing", "poorer", "remark"]
 
 LEVELS: tuple[Level, ...] = ("missing", "poorer", "remark")
-SECTIONS = ("Step", "Collectives", "Volume", "Pipeline", "Stability", "Kernels", "Trust")
+SECTIONS = ("Step", "Collectives", "Volume", "Pipeline", "Layout", "Stability", "Kernels", "Trust")
 """The sections of the report, as its navigation names them."""
 
 
