@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import re
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -11,6 +14,8 @@ from samples import EXPECTED, SAMPLES, analysis
 import tracelens
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tracelens.model.result import Breakdown, Pipeline
 
 RECORDED = {
@@ -251,3 +256,24 @@ def test_runs_without_messages_have_no_pipeline() -> None:
     assert {r.devices[0].breakdown.bubble_ns for r in result.ranks if r.devices[0].breakdown} == {
         None
     }
+
+
+@pytest.mark.parametrize("name", ["pipeline-gpipe", "pipeline-interleaved"])
+def test_without_the_schedules_ranges_the_bubble_is_the_same(name: str, tmp_path: Path) -> None:
+    """Schedule1F1B never names its passes; here the others do not either."""
+    for file in (SAMPLES / name).glob("*.json.gz"):
+        trace = json.loads(gzip.decompress(file.read_bytes()))
+        trace["traceEvents"] = [
+            event
+            for event in trace["traceEvents"]
+            if not re.match(r"Forward \d|Backward \d|PP:", str(event.get("name")))
+        ]
+        (tmp_path / file.name.removesuffix(".gz")).write_text(json.dumps(trace))
+    found, annotated = tracelens.analyze(tmp_path).pipeline, pipeline(name)
+    assert found is not None
+    assert found.source == "messages"
+    assert (found.stages, found.microbatches) == (annotated.stages, annotated.microbatches)
+    assert found.stage_of_rank == annotated.stage_of_rank
+    assert found.schedule == annotated.schedule
+    slept = fmean(slept_bubbles(name).values())
+    assert found.bubble.measured == pytest.approx(slept, abs=0.005)
