@@ -108,7 +108,7 @@ def _batches_of_events(
     for number, one in threads.items():
         mine = np.flatnonzero(thread == number)
         place = np.searchsorted(ranges.start[one.rows], at[mine], side="right") - 1
-        inside = (place >= 0) & (one.reach[place] >= at[mine])
+        inside = (place >= 0) & (one.reach[place] > at[mine])
         batch[linked[mine[inside]]] = one.batch[place[inside]]
     return batch
 

@@ -93,6 +93,11 @@ class TestAttaching:
         assert attached(trace) == [("ncclSend", 1)]
         assert event_ops(identify(trace)) == [None, "send"]
 
+    def test_what_is_launched_when_a_call_returns_is_none_of_it(self, tmp_path: Path) -> None:
+        export = Export().call("ncclAllReduce", 1_000, 100, **COMM, size=64)
+        export.kernel(NAMES["ncclAllReduce"], 3_000, at=1_050).kernel("gemm", 4_000, at=1_100)
+        assert attached(parsed(export, tmp_path)) == [("ncclAllReduce", 0)]
+
     def test_threads_have_their_own_groups(self, tmp_path: Path) -> None:
         export = Export().call("ncclGroupStart", 1_000, 10)
         export.collective("ncclAllReduce", 5_000, at=1_020, tid=AUTOGRAD, **COMM, size=64)
