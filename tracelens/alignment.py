@@ -48,6 +48,7 @@ _ENOUGH = 400
 _SMALLEST_SPREAD_NS = 1000.0
 """Ends agree no better than this, so a group whose ends seem to gets no more weight for it."""
 _FEWEST_FOR_DRIFT = 30
+_FEWEST_FOR_A_SLOPE = 6  # two in a third; the fewer, the less a group counts
 _SHORTEST_FOR_DRIFT_NS = 5e7
 _WORTH_NS = 100.0
 _GAIN = 0.25
@@ -271,7 +272,7 @@ def _slopes(time: Floats, deviation: Floats, ends: _Ends) -> tuple[Floats, Float
     at = Samples(time, ends.third, 3 * cells).median.reshape(cells, 3)
     whole = Samples(deviation, ends.cell)
     span = at[:, 2] - at[:, 0]
-    usable = (whole.count >= _FEWEST_FOR_DRIFT) & (span >= _SHORTEST_FOR_DRIFT_NS)
+    usable = (whole.count >= _FEWEST_FOR_A_SLOPE) & (span >= _SHORTEST_FOR_DRIFT_NS)
     span = np.where(usable, span, 1.0)
     slope = np.where(usable, (value[:, 2] - value[:, 0]) / span, 0.0)
     spread = whole.spread + _SMALLEST_SPREAD_NS

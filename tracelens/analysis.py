@@ -125,6 +125,7 @@ def analyse(
                 *joined_notices(run, table, waits),
                 *_layout_notices(given, run),
                 *located_notices,
+                *filter(None, [topology.contradiction(run, axes)]),
                 *([notice("type-concluded", count=concluded)] if concluded else []),
             ]
         ),

@@ -1,25 +1,58 @@
-"""Read the beginning of a file, inflated if it is gzip, to decide what it is."""
+"""Read the beginning of a file, inflated if it is packed, to decide what it is."""
 
 from __future__ import annotations
 
 import zlib
 from typing import TYPE_CHECKING
 
+from tracelens.compression import (
+    GZIP_MAGIC,
+    GZIP_WINDOW,
+    UTF16_MARKS,
+    is_zstd,
+    new_zstd_frame,
+    zstd_module,
+)
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 HEAD = 1 << 16
-_GZIP_MAGIC = b"\x1f\x8b"
-_GZIP_WINDOW = 31  # zlib: 15 window bits + 16 for the gzip header
 
 
 def head_of(path: Path) -> bytes:
     """Return at most 64 KiB of plain bytes; what cannot be inflated gives nothing."""
     with path.open("rb") as file:
         raw = file.read(HEAD)
-    if not raw.startswith(_GZIP_MAGIC):
-        return raw
+    if raw.startswith(GZIP_MAGIC):
+        raw = _gzip(raw)
+    elif is_zstd(raw):
+        raw = _zstd(raw)
+    if raw.startswith(UTF16_MARKS):
+        raw = raw.decode("utf-16", "replace").encode("utf-8", "replace")[:HEAD]
+    return raw
+
+
+def _gzip(raw: bytes) -> bytes:
     try:
-        return zlib.decompressobj(_GZIP_WINDOW).decompress(raw, HEAD)
+        return zlib.decompressobj(GZIP_WINDOW).decompress(raw, HEAD)
     except zlib.error:
         return b""
+
+
+def _zstd(raw: bytes) -> bytes:
+    """Inflate byte by byte until there is enough: one byte can complete a block, no more."""
+    module = zstd_module()
+    if module is None:
+        return b""
+    frame, plain = new_zstd_frame(module), b""
+    try:
+        for at in range(len(raw)):
+            if frame.eof:
+                frame = new_zstd_frame(module)
+            plain += frame.decompress(raw[at : at + 1])
+            if len(plain) >= HEAD:
+                break
+    except module.ZstdError:
+        pass
+    return plain[:HEAD]

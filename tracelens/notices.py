@@ -211,6 +211,11 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} matched collective{s} with members whose call is in no trace: the last arrival "
         "may be one of theirs, so waiting is a lower bound there",
     ),
+    "groups-contradict": NoticeKind(
+        "warning",
+        "the process groups of the ranks contradict each other ({how}): they look like ranks of "
+        "different runs, and nothing across them means anything; give one run at a time",
+    ),
     "host-shared": NoticeKind(
         "info",
         "{count} ranks name the host {host}, but too many use the same device there: several "

@@ -7,6 +7,7 @@ groups of the others, or by the regularity that all known places show.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from tracelens.groups import role_of
 from tracelens.model import result
 from tracelens.model.trace import NONE
+from tracelens.notices import notice
 from tracelens.operations import CODE, RECV, SEND
 
 if TYPE_CHECKING:
@@ -21,10 +23,10 @@ if TYPE_CHECKING:
 
     from tracelens.collectives import Roles
     from tracelens.links import Peaks
-    from tracelens.model.result import Confidence
+    from tracelens.model.result import Confidence, Notice
     from tracelens.nodes import Nodes
     from tracelens.operations_table import OperationsTable
-    from tracelens.run import Run
+    from tracelens.run import RankRun, Run
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp")
 _AXES = ("pp", "dp", "replicate", "shard", "ep", "cp", "tp")  # as reports write them
@@ -169,6 +171,36 @@ def _pipelines(table: OperationsTable, roles: Roles) -> list[Ranks]:
     messages = frame["op"].isin([CODE[SEND], CODE[RECV]]) & ~frame["group"].isin(other)
     pairs = frame[messages & (frame["peer"] != NONE)][["rank", "peer"]].drop_duplicates()
     return _joined([(int(rank), int(peer)) for rank, peer in pairs.itertuples(index=False)])
+
+
+def contradiction(run: Run, found: Mapping[str, Axis]) -> Notice | None:
+    """Say if the groups of the ranks cannot be those of one run."""
+    apart = [axis for axis in found.values() if axis.name not in ("ep", "replicate", "shard")]
+    product = math.prod(axis.size for axis in apart)
+    sure = all(axis.confidence == "high" for axis in apart)
+    if run.world_size is not None and sure and product > run.world_size:
+        sizes = " x ".join(f"{axis.name} {axis.size}" for axis in apart)
+        return notice("groups-contradict", how=f"{sizes} in a world of {run.world_size}")
+    listed = {rank.rank: _listed(rank) for rank in run.counted}
+    for rank, groups in listed.items():
+        for description, members in groups:
+            for other in members:
+                theirs = listed.get(other, set())
+                same = {ranks for said, ranks in theirs if said == description}
+                if same and members not in same:
+                    how = f"rank {rank} has {other} in its group {description}, {other} does not"
+                    return notice("groups-contradict", how=how)
+    return None
+
+
+def _listed(rank: RankRun) -> set[tuple[str, Ranks]]:
+    """Return the groups with a role that any trace of a rank lists."""
+    return {
+        (group.description or "", group.ranks)
+        for cycle in rank.cycles
+        for group in cycle.info.process_groups
+        if group.ranks and len(group.ranks) == group.size and role_of(group.description)[0] in _AXES
+    }
 
 
 # regularity --------------------------------------------------------------------------------------

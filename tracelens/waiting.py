@@ -109,8 +109,9 @@ class _Measure:
         last = np.append(first[1:], len(rows)) - 1
         arrived = start[last][which]
         result.rows, result.first = rows, first
-        result.wait_ns[rows] = np.clip(arrived - start, 0, self._own_length(rows))
+        # Where the last one arrived is common; what is measured from there is the rank's own time.
         result.cut[rows] = self.joined.clocks.own(self.rank[rows], arrived)
+        result.wait_ns[rows] = self._waited(rows, result.cut[rows])
         result.late_ns[rows] = start - start[first][which]
         result.incomplete = self._incomplete(result)
         return result
@@ -119,11 +120,12 @@ class _Measure:
         times = self.table.frame[name].to_numpy(np.int64)[rows]
         return self.joined.clocks.common(self.rank[rows], times)
 
-    def _own_length(self, rows: Places) -> Ints:
+    def _waited(self, rows: Places, cut: Ints) -> Ints:
+        """Return the part of each call before the cut, all of it on the rank's own clock."""
         frame = self.table.frame
-        start, end = frame["start"].to_numpy(np.int64), frame["end"].to_numpy(np.int64)
-        length: Ints = (end - start)[rows]
-        return length
+        start, end = (frame[name].to_numpy(np.int64)[rows] for name in ("start_ns", "end_ns"))
+        waited: Ints = np.clip(cut, start, end) - start
+        return waited
 
     def _comparable(self) -> tuple[Places, Places]:
         """Return the rows of instances with two members on one time line, and their instances."""

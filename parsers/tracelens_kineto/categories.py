@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from tracelens.host_names import is_communication_range
+
 Bucket = Literal["kernel", "copy", "memset", "call", "operator", "mark", "frame", "sync"]
 
 # Capitals: torch up to 1.11. The names are libkineto's (ActivityType.cpp). Frames and
@@ -54,22 +56,6 @@ IGNORED = frozenset(
     }
 )
 
-_MEMORY = ("Malloc", "Free", "MemPool", "HostAlloc", "MemGetInfo")
-_SYNC = ("Synchronize", "EventQuery", "StreamWaitEvent", "StreamQuery")
-_LAUNCH = ("Launch", "Memcpy", "Memset", "GraphLaunch")
-_NO_DEVICE_WORK = ("HostFunc", "Node")  # a host callback; a node added to a graph
-
-
-def call_kind(name: str) -> str:
-    """Name what a runtime or driver call does: launch, sync, memory or other."""
-    if any(word in name for word in _MEMORY):
-        return "memory"
-    if any(word in name for word in _SYNC):
-        return "sync"
-    if any(word in name for word in _NO_DEVICE_WORK):
-        return "other"
-    return "launch" if any(word in name for word in _LAUNCH) else "other"
-
 
 def operator_kind(name: str) -> str | None:
     """Name why an operator is worth keeping as a row; None for the mass that is not.
@@ -93,8 +79,3 @@ def operator_kind(name: str) -> str | None:
     if name.startswith(("aten::_fused_adam", "aten::_fused_sgd")):
         return "optimizer"
     return "dataloader" if name.startswith("enumerate(DataLoader)") else None
-
-
-def is_communication_range(name: str) -> bool:
-    """Tell whether a user annotation is the process group's own range around a collective."""
-    return name.startswith(("nccl:", "gloo:", "rccl:", "xccl:", "hccl:", "mpi:", "ucc:"))

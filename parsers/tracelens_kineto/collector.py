@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracelens.host_names import call_kind, is_communication_range
 from tracelens.intervals import union
 from tracelens.model import trace
 from tracelens.model.trace import NONE
@@ -20,8 +21,6 @@ from tracelens_kineto import shapes
 from tracelens_kineto.categories import (
     BUCKETS,
     IGNORED,
-    call_kind,
-    is_communication_range,
     operator_kind,
 )
 from tracelens_kineto.columns import Columns, integer, integers

@@ -11,12 +11,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tracelens.file_names import rank_in_name
 from tracelens.model.facts import ProcessGroup
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_FILE_RANK = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)|(?:^|[-_.])r(\d+)(?=[-_.])", re.IGNORECASE)
 # torch.profiler.tensorboard_trace_handler: host, process, time.
 _FILE_HOST = re.compile(r"^(.+)_(\d+)\.\d{10,}\.pt\.trace\.json", re.IGNORECASE)
 _DECODER = json.JSONDecoder(strict=False)
@@ -163,10 +163,8 @@ def rank_of(facts: Header, path: Path) -> tuple[int | None, str | None]:
     """Return a file's rank and where it was found: inside, else in a name, else nowhere."""
     if facts.rank is not None:
         return facts.rank, "distributedInfo"
-    for name in (path.name, path.parent.name):
-        if match := _FILE_RANK.search(name):
-            return int(match[1] or match[2]), "file name"
-    return None, None
+    rank = rank_in_name(path)
+    return rank, None if rank is None else "file name"
 
 
 def host_of(facts: Header, path: Path, process: int) -> str | None:

@@ -1,18 +1,32 @@
-"""Read a file as blocks of plain bytes: gzip or not is decided by content, never by suffix.
+"""Read a file as blocks of plain bytes: its content says how it is packed, never its suffix.
 
-gzip files come with several members, trailing garbage or a missing end (a rank was killed); all of
-it is read as far as it goes and what was odd is remembered in `Source`.
+gzip and zstd files come with several members, trailing garbage or a missing end (a rank was
+killed); all of it is read as far as it goes and what was odd is remembered in `Source`. Text that
+a shell wrote as UTF-16 becomes UTF-8.
 """
 
 from __future__ import annotations
 
+import codecs
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
+from tracelens import limits
+from tracelens.compression import (
+    GZIP_MAGIC,
+    GZIP_WINDOW,
+    NO_ZSTD,
+    UTF16_MARKS,
+    is_zstd,
+    new_zstd_frame,
+    zstd_module,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 try:
@@ -24,10 +38,11 @@ except ImportError:  # no wheel for this platform: the standard library does the
     _decompressobj = zlib.decompressobj
     _zlib_errors = (zlib.error,)
 
-GZIP_MAGIC = b"\x1f\x8b"
 BLOCK = 1 << 21  # 2 MiB of JSON: large enough to amortise calls, small enough for the CPU cache
 _READ = 1 << 18
-_GZIP_WINDOW = 31  # zlib: 15 window bits + 16 for the gzip header
+_MOST = 1 << 23  # one call of gzip inflates no more; a read can hold a thousand times its size
+# zstd offers no such bound and can grow 32,768 times: so little is read at once.
+_READ_ZSTD = 1 << 11
 
 
 @dataclass
@@ -45,23 +60,39 @@ class Source:
     def blocks(self) -> Iterator[bytes]:
         """Yield the plain bytes in blocks of about `BLOCK`."""
         with self.path.open("rb") as file:
-            head = file.read(2)
+            head = file.read(4)
             file.seek(0)
-            raw = self._raw(file)
-            plain = self._inflate_all(raw) if head == GZIP_MAGIC else raw
-            yield from _regroup(plain)
+            yield from _regroup(_as_utf8(self._plain(file, head)))
 
-    def _raw(self, file: Any) -> Iterator[bytes]:
-        while data := file.read(_READ):
+    def _plain(self, file: Any, head: bytes) -> Iterator[bytes]:
+        if head.startswith(GZIP_MAGIC):
+            return self._bounded(self._gzip(file))
+        if is_zstd(head):
+            return self._bounded(self._zstd(file))
+        return self._raw(file, _READ)
+
+    def _raw(self, file: Any, size: int) -> Iterator[bytes]:
+        while data := file.read(size):
             if self.on_bytes is not None:
                 self.on_bytes(len(data))
             self._reads += 1
             yield data
 
-    def _inflate_all(self, raw: Iterator[bytes]) -> Iterator[bytes]:
-        for plain in self._inflate(raw):
-            self._inflated += len(plain)
-            yield plain
+    def _bounded(self, plain: Iterator[bytes]) -> Iterator[bytes]:
+        """Stop where the data inflate to more than the limits in force allow."""
+        allowed = limits.current().bytes_for(self.path.stat().st_size)
+        for part in plain:
+            self._inflated += len(part)
+            if self._inflated > allowed:
+                self.cut = limits.exceeded(allowed)
+                return
+            yield part
+
+    # gzip --------------------------------------------------------------------------------------
+
+    def _gzip(self, file: Any) -> Iterator[bytes]:
+        """Inflate gzip; after damage, what the read that failed holds before it."""
+        yield from self._inflate(self._raw(file, _READ))
         if self._damaged:
             yield from self._salvage()
 
@@ -80,22 +111,58 @@ class Source:
     def _inflate(
         self, raw: Iterator[bytes], new_member: Callable[[int], Any] = _decompressobj
     ) -> Iterator[bytes]:
-        member = new_member(_GZIP_WINDOW)
+        def step(member: Any, data: bytes) -> tuple[bytes, bytes]:
+            plain = member.decompress(data, _MOST)
+            return plain, member.unused_data if member.eof else member.unconsumed_tail
+
+        new = partial(new_member, GZIP_WINDOW)
+        return self._members(raw, new, step, _zlib_errors, _starts_member)
+
+    # zstd --------------------------------------------------------------------------------------
+
+    def _zstd(self, file: Any) -> Iterator[bytes]:
+        module = zstd_module()
+        if module is None:
+            self.cut = NO_ZSTD
+            return iter(())
+        raw = self._raw(file, _READ_ZSTD)
+
+        def step(frame: Any, data: bytes) -> tuple[bytes, bytes]:
+            return frame.decompress(data), frame.unused_data if frame.eof else b""
+
+        new = partial(new_zstd_frame, module)
+        return self._members(raw, new, step, (module.ZstdError,), _starts_frame)
+
+    # either ------------------------------------------------------------------------------------
+
+    def _members(
+        self,
+        raw: Iterator[bytes],
+        new: Callable[[], Any],
+        step: Callable[[Any, bytes], tuple[bytes, bytes]],
+        errors: tuple[type[Exception], ...],
+        starts: Callable[[bytes], bool],
+    ) -> Iterator[bytes]:
+        """Inflate the members (gzip) or frames (zstd) that stand one after the other.
+
+        `step` inflates a piece of a member and returns what it gave and what it left.
+        """
+        member = new()
         for data in raw:
             rest = data
             while rest:
                 if member.eof:
-                    if not _starts_member(rest):
+                    if not starts(rest):
                         self.trailing += len(rest) + sum(len(more) for more in raw)
                         return
-                    member = new_member(_GZIP_WINDOW)
+                    member = new()
                 try:
-                    yield member.decompress(rest)
-                except _zlib_errors as error:
+                    plain, rest = step(member, rest)
+                except errors as error:
                     self.cut = f"the compressed data is damaged: {error}"
                     self._damaged = True
                     return
-                rest = member.unused_data
+                yield plain
         if not member.eof:
             self.cut = "the compressed data stops in the middle"
 
@@ -105,7 +172,27 @@ def _starts_member(data: bytes) -> bool:
     return data.startswith(GZIP_MAGIC) or data == GZIP_MAGIC[:1]
 
 
-def _regroup(parts: Iterator[bytes]) -> Iterator[bytes]:
+def _starts_frame(data: bytes) -> bool:
+    whole = data + b"\x28\xb5\x2f\xfd"[len(data) :] if len(data) < 4 else data
+    return is_zstd(data) or (len(data) < 4 and is_zstd(whole))
+
+
+def _as_utf8(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Turn UTF-16 text (what `>` of an old PowerShell writes) into UTF-8, and leave the rest."""
+    parts = iter(parts)
+    first = next(parts, b"")
+    while len(first) < 2 and (more := next(parts, None)) is not None:
+        first += more
+    if not first.startswith(UTF16_MARKS):
+        yield first
+        yield from parts
+        return
+    decoder = codecs.getincrementaldecoder("utf-16")("replace")
+    for part in chain([first], parts):
+        yield decoder.decode(part).encode("utf-8", "replace")
+
+
+def _regroup(parts: Iterable[bytes]) -> Iterator[bytes]:
     waiting: list[bytes] = []
     size = 0
     for part in parts:

@@ -286,3 +286,28 @@ def test_ranks_of_different_runs_are_said(tmp_path: Path) -> None:
     assert result.code == 0
     assert "recorded 60 minutes apart" in result.err
     assert "different-times" not in run("analyze", DDP, "-o", "y.md", cwd=tmp_path).err
+
+
+def test_what_the_user_says_about_machines_and_links(tmp_path: Path) -> None:
+    result = run(
+        "analyze", SAMPLES / "tp2", "--gpus-per-node", "1", "--intra-bw", "450", "--inter-bw",
+        "400Gb/s", "--json", "-", "-q", cwd=tmp_path,
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    saved = json.loads(result.out)
+    assert [node["ranks"] for node in saved["topology"]["nodes"]] == [[0], [1]]
+    assert saved["topology"]["nodes_source"] == "option"
+    assert {one["link_peak_gbps"] for one in saved["collectives"]} == {50.0}
+    assert "tp-across-nodes" in {one["id"] for one in saved["findings"]}
+    assert saved["source"]["options"] == {
+        "--gpus-per-node": "1",
+        "--intra-bw": "450GB/s",
+        "--inter-bw": "50GB/s",
+    }
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many"])
+def test_machines_hold_at_least_one_gpu(tmp_path: Path, value: str) -> None:
+    result = run("analyze", DDP, "--gpus-per-node", value, cwd=tmp_path)
+    assert result.code == 2
+    assert "--gpus-per-node" in result.err

@@ -157,6 +157,13 @@ def test_advice_follows_the_cause(cause: str | None, said: str) -> None:
     assert said in finding.advice
 
 
+@pytest.mark.parametrize(("persistent", "said"), [(True, False), (None, False), (False, True)])
+def test_what_is_late_now_and_then_has_another_cause(persistent: bool | None, said: bool) -> None:
+    late = dataclasses.replace(straggler(1), persistent=persistent, late_steps=2, steps=10)
+    [finding] = [f for f in found(breakdown(wait_ns=20 * MS), late=[late]) if "wait" in f.id]
+    assert ("It happens in 2 of 10 steps" in finding.advice) is said
+
+
 def pipeline(
     measured: float | None = 0.2,
     *,

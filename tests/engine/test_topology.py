@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from builders import Group, Trace
-from samples import analysis
+from samples import analysis as sample
 
 import tracelens
 
@@ -56,9 +56,10 @@ def topology(folder: Path, world: int, present: Sequence[int], groups: list[Grou
         named = tuple(Group(g.ranks, str(i), g.description) for i, g in enumerate(mine))
         trace = Trace(rank=rank, world=world, groups=named).step(1, 0, 1000)
         trace.kernel("gemm", 100, 50).write(folder / f"rank{rank}.json")
-    found = tracelens.analyze(folder).topology
-    assert found is not None
-    return found
+    analysis = tracelens.analyze(folder)
+    assert "groups-contradict" not in {notice.code for notice in analysis.notices}
+    assert analysis.topology is not None
+    return analysis.topology
 
 
 def axes_of(found: Topology) -> dict[str, Axis]:
@@ -160,6 +161,29 @@ def test_messages_show_pipelines_on_a_group_of_all(tmp_path: Path) -> None:
     assert result.parallelism.dims["pp"] == 2
 
 
+def test_ranks_of_two_runs_contradict_each_other_in_their_groups(tmp_path: Path) -> None:
+    for rank, group in ((0, (0, 1)), (1, (1, 2)), (2, (2, 3))):
+        groups = (Group(group, "1", "mesh_tp"),)
+        trace = Trace(rank=rank, world=4, groups=groups).step(1, 0, 1000)
+        trace.kernel("gemm", 100, 50).write(tmp_path / f"rank{rank}.json")
+    [said] = [one for one in tracelens.analyze(tmp_path).notices if one.code == "groups-contradict"]
+    assert "rank 0 has 1 in its group mesh_tp, 1 does not" in said.message
+
+
+def test_ranks_of_two_runs_make_a_larger_world(tmp_path: Path) -> None:
+    for rank, groups in ((0, {"tp": 2, "dp": 2}), (3, {"cp": 2, "pp": 2})):
+        listed_groups = [
+            Group(ranks, str(i), MEGATRON[name])
+            for i, name in enumerate(groups)
+            for ranks in lines(groups, name)
+            if rank in ranks
+        ]
+        trace = Trace(rank=rank, world=4, groups=tuple(listed_groups)).step(1, 0, 1000)
+        trace.kernel("gemm", 100, 50).write(tmp_path / f"rank{rank}.json")
+    [said] = [one for one in tracelens.analyze(tmp_path).notices if one.code == "groups-contradict"]
+    assert "pp 2 x dp 2 x cp 2 x tp 2 in a world of 4" in said.message
+
+
 def test_a_run_without_groups_has_positions_without_coordinates(tmp_path: Path) -> None:
     found = topology(tmp_path, 2, range(2), [])
     assert found.axes == []
@@ -172,7 +196,7 @@ def test_a_run_without_groups_has_positions_without_coordinates(tmp_path: Path) 
      ("tp2", {"tp": 2}), ("ddp", {"dp": 4})],
 )  # fmt: skip
 def test_recorded_runs(name: str, mesh: Mesh) -> None:
-    found = analysis(name).topology
+    found = sample(name).topology
     assert found is not None
     assert [p.coordinates for p in found.positions] == places(mesh)
     assert [p.node for p in found.positions] == [0] * len(places(mesh))
@@ -180,7 +204,7 @@ def test_recorded_runs(name: str, mesh: Mesh) -> None:
 
 @pytest.mark.parametrize("name", ["3d-pp2-dp2-tp2", "hsdp-2x2", "fsdp2", "tp2", "pipeline-gpipe"])
 def test_both_splits_of_exposed_time_sum_to_the_same(name: str) -> None:
-    for rank in analysis(name).ranks:
+    for rank in sample(name).ranks:
         for device in rank.devices:
             steps = device.breakdown
             assert steps is not None
@@ -195,7 +219,7 @@ def test_both_splits_of_exposed_time_sum_to_the_same(name: str) -> None:
 
 def test_a_recorded_3d_run_by_dimension() -> None:
     """DTensor all-reduces activations, FSDP gathers and scatters, the pipeline sends."""
-    for rank in analysis("3d-pp2-dp2-tp2").ranks:
+    for rank in sample("3d-pp2-dp2-tp2").ranks:
         steps = rank.devices[0].breakdown
         assert steps is not None
         assert steps.transfer_by_op_ns is not None

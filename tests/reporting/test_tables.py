@@ -9,7 +9,7 @@ import pytest
 
 from tracelens.model.tables import Tables
 
-NAMES = ("ranks", "steps", "collectives", "kernels", "predictions", "notices", "files")
+NAMES = ("ranks", "steps", "positions", "collectives", "kernels", "predictions", "notices", "files")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,3 +50,13 @@ def test_frames_are_made_once() -> None:
     analysis = analysis_builder.fsdp2()
 
     assert analysis.tables.steps is analysis.tables.steps
+
+
+def test_positions_name_machines_and_leave_other_dimensions_open() -> None:
+    positions = analysis_builder.large(64).tables.positions
+
+    row = positions.to_dict("records")[17]
+    assert (row["rank"], row["node"], row["stage"]) == (17, "gpu-a3", 1)
+    assert (row["pp"], row["dp"], row["tp"]) == (1, 0, 1)
+    assert positions["ep"].isna().all()
+    assert analysis_builder.one_rank().tables.positions["node"].isna().all()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.shared
 
 LACKING: dict[str, set[str]] = {
-    "kineto/ddp-a2a-2xv100": {"lone-ranks", "no-launch"},
+    "kineto/ddp-a2a-2xv100": {"lone-ranks"},
     "kineto/ddp-resnet18-8xmi300": {"lone-ranks", "python-stacks"},
     "kineto/ddp-resnet50-2xa100": {"lone-ranks"},
     "kineto/ep2-moe-b200": {"lone-ranks", "one-step", "set-up-steps"},

@@ -212,6 +212,23 @@ class TestOneFileOfANode:
         assert max(shares) == pytest.approx(0.122, abs=0.005)
         assert pipeline.bubble.theory == pytest.approx(1 / 9)
 
+    def test_the_bubble_is_none_of_what_looks_idle(self, traces_folder: Path) -> None:
+        """Receive kernels spin through it: a reader of idle time says 0.0 %."""
+        analysis = analysed(traces_folder / NODE)
+        assert analysis.pipeline is not None
+        bubble = analysis.pipeline.bubble
+        assert bubble.by_rank.keys() == set(range(8))
+        assert all(value == pytest.approx(0.122, abs=0.005) for value in bubble.by_rank.values())
+        assert bubble.measured == pytest.approx(0.122, abs=0.005)
+        assert bubble.theory == pytest.approx(1 / 9)
+        mean = analysis.ranks[0].devices[0].mean_step
+        assert mean is not None
+        assert mean.idle_ns / mean.window_ns < 0.02
+
+    def test_roles_follow_from_the_traffic(self, traces_folder: Path) -> None:
+        dims = analysed(traces_folder / NODE).parallelism.dims
+        assert dims == {"dp": 2, "tp": 2, "pp": 2, "ep": 1, "cp": 1}
+
 
 class TestOneFileARank:
     """DP4 with ZeRO-2: four files; payloads state bytes, not types."""

@@ -154,8 +154,19 @@ def waiting_for_late_ranks(evidence: Evidence) -> Iterator[Finding]:
             **({"late_ranks": names, "share_of_wait_pct": 100 * share} if late else {}),
         },
         saving_ns_per_step=round(wait * share) if late else wait,
-        advice=_advice_on(late, who),
+        advice=_advice_on(late, who) + _now_and_then(late),
         links=["stability"],
+    )
+
+
+def _now_and_then(late: list[Straggler]) -> str:
+    """Point to what happens in some steps only, if the lateness does."""
+    if not late or any(straggler.persistent is not False for straggler in late):
+        return ""
+    steps = max(straggler.late_steps or 0 for straggler in late)
+    return (
+        f". It happens in {steps} of {late[0].steps} steps: look for what else does, such as "
+        "checkpoints, evaluation, garbage collection"
     )
 
 

@@ -49,6 +49,8 @@ _RANKS = {
     **_text("host"),
     **_truth("partial"),
     **_whole("clock_offset_ns", *_TIMES, "bubble_ns", "wait_ns"),
+    **_real("clock_drift_ppm"),
+    **_whole("clock_residual_ns"),
 }
 _STEPS = {
     **_whole("rank", "device", "step", "occurrence"),
@@ -62,7 +64,14 @@ _COLLECTIVES = {
     **_real("calls_per_step"),
     **_whole("message_bytes_per_step", "wire_bytes_per_step"),
     **_whole("time_per_step_ns", "exposed_per_step_ns", "wait_ns", "transfer_ns"),
-    **_real("busbw_gbps", "algbw_gbps", "calls", "calls_without_bytes"),
+    **_real("busbw_gbps", "algbw_gbps", "busbw_of_link_pct", "calls", "calls_without_bytes"),
+    **_whole("transfer_estimate_ns"),
+    **_real("busbw_estimate_gbps"),
+}
+_POSITIONS = {
+    **_whole("rank"),
+    **_text("node"),
+    **_whole("stage", "dp", "tp", "pp", "ep", "cp"),
 }
 _KERNELS = {
     **_whole("rank"),
@@ -108,7 +117,7 @@ class Tables:
         Columns: rank, device, process, host, partial, clock_offset_ns; the partition (window_ns,
         busy_ns, compute_ns, comm_ns, overlapped_comm_ns, exposed_comm_ns, copy_ns,
         exposed_copy_ns, idle_ns), <NA> without a mean step; bubble_ns and wait_ns of the
-        breakdown.
+        breakdown; clock_drift_ppm, clock_residual_ns.
         """
         return _frame([_rank_row(rank, device) for rank, device in self._devices()], _RANKS)
 
@@ -128,12 +137,34 @@ class Tables:
         return _frame(rows, _STEPS)
 
     @functools.cached_property
+    def positions(self) -> pd.DataFrame:
+        """Return where each rank of the run sits, a row a rank.
+
+        Columns: rank, node (name of the machine), stage, and the coordinates dp, tp, pp, ep, cp.
+        """
+        layout = self._analysis.topology
+        if layout is None:
+            return _frame([], _POSITIONS)
+        names = dict(enumerate(node.name for node in layout.nodes or []))
+        rows = [
+            {
+                "rank": one.rank,
+                "node": None if one.node is None else names.get(one.node),
+                "stage": one.stage,
+                **{name: one.coordinates.get(name) for name in ("dp", "tp", "pp", "ep", "cp")},
+            }
+            for one in layout.positions
+        ]
+        return _frame(rows, _POSITIONS)
+
+    @functools.cached_property
     def collectives(self) -> pd.DataFrame:
         """Return the collectives, a row a group, operation and type.
 
         Columns: group, role, size, op, dtype, kind, calls_per_step, message_bytes_per_step,
         wire_bytes_per_step, time_per_step_ns, exposed_per_step_ns, wait_ns and transfer_ns
-        (over the window), busbw_gbps, algbw_gbps, calls, calls_without_bytes.
+        (over the window), busbw_gbps, algbw_gbps, busbw_of_link_pct, calls, calls_without_bytes;
+        of a lone rank transfer_estimate_ns and busbw_estimate_gbps.
         """
         return _frame([self._collective(one) for one in self._analysis.collectives], _COLLECTIVES)
 

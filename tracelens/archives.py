@@ -1,0 +1,186 @@
+"""Unpack archives of ranks: zip and tar, the latter packed with gzip, bzip2, xz, zstd or not.
+
+Nothing in an archive decides where a file lands: members go to new places in the workspace. What
+they inflate to is bounded (tracelens/limits.py), links and devices are passed over.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+from tracelens import limits
+from tracelens.compression import NO_ZSTD, is_zstd, zstd_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tracelens.workspace import Workspace
+
+_PIECE = 1 << 20
+_MOST_MEMBERS = 100_000
+_USTAR = slice(257, 262)
+Kind = Literal["zip", "tar"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file of an archive: where it was unpacked to, or why it was not."""
+
+    name: str
+    path: Path | None
+    reason: str | None = None
+    cut: bool = False  # the archive ends inside it
+
+
+class _TooLarge(Exception):  # noqa: N818 - carries a sentence for the user
+    """The archive inflates to more than the limits allow."""
+
+
+def kind_of(raw: bytes, head: bytes) -> Kind | None:
+    """Tell an archive by its first bytes, as they are and inflated."""
+    if raw.startswith((b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")):
+        return "zip"
+    return "tar" if head[_USTAR] == b"ustar" else None
+
+
+def unpack(
+    path: Path, shown: str, kind: Kind, wanted: Callable[[str], bool], workspace: Workspace
+) -> Iterator[Member]:
+    """Unpack the members that may be traces; yield what cannot be read with the reason.
+
+    Args:
+        path: The archive.
+        shown: Its name, which may say the rank of a single trace in it.
+        kind: What it is.
+        wanted: Tells by a file's name whether it may be a trace.
+        workspace: Where to unpack.
+    """
+    left = _Budget(limits.current().bytes_for(path.stat().st_size))
+    unpacker = _zip if kind == "zip" else _tar
+    try:
+        yield from unpacker(path, shown, wanted, workspace, left)
+    except _TooLarge as error:
+        yield Member("", None, str(error))
+    except zipfile.BadZipFile as error:
+        yield Member("", None, f"a damaged zip archive ({error})")
+    except (tarfile.TarError, EOFError, OSError, zlib.error, ValueError) as error:
+        yield Member("", None, f"a damaged archive ({error}): what follows in it is missing")
+
+
+class _Budget:
+    """Counts down what may still be inflated."""
+
+    def __init__(self, allowed: int) -> None:
+        self.allowed, self.used = allowed, 0
+
+    def spend(self, size: int) -> None:
+        self.used += size
+        if self.used > self.allowed:
+            raise _TooLarge(limits.exceeded(self.allowed))
+
+
+class _Counted:
+    """A readable file whose reads are counted."""
+
+    def __init__(self, file: IO[bytes], budget: _Budget) -> None:
+        self._file, self._budget = file, budget
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(min(size, _PIECE) if size >= 0 else _PIECE)
+        self._budget.spend(len(data))
+        return data
+
+
+def _zip(
+    path: Path, shown: str, wanted: Callable[[str], bool], workspace: Workspace, budget: _Budget
+) -> Iterator[Member]:
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist()[:_MOST_MEMBERS]:
+            if info.is_dir() or not wanted(info.filename):
+                continue
+            target = workspace.place(shown, *info.filename.split("/"))
+            try:
+                with archive.open(info) as source:
+                    _copy(source, target, budget)
+            except (RuntimeError, NotImplementedError) as error:
+                yield Member(info.filename, None, f"cannot be unpacked: {error}")
+            except (zipfile.BadZipFile, zlib.error, EOFError, ValueError):
+                yield Member(info.filename, target, cut=True)  # what was inflated is kept
+            else:
+                yield Member(info.filename, target)
+
+
+def _tar(
+    path: Path, shown: str, wanted: Callable[[str], bool], workspace: Workspace, budget: _Budget
+) -> Iterator[Member]:
+    with path.open("rb") as file, _plain(file) as plain:
+        counted: Any = _Counted(plain, budget)
+        with tarfile.open(fileobj=counted, mode="r|") as archive:
+            for number, info in enumerate(archive):
+                if number >= _MOST_MEMBERS:
+                    return
+                if not info.isreg() or not wanted(info.name):
+                    continue
+                source = archive.extractfile(info)
+                if source is None:
+                    continue
+                target = workspace.place(shown, *info.name.split("/"))
+                try:
+                    whole = _copy(source, target) == info.size
+                except (tarfile.TarError, EOFError, OSError, zlib.error):
+                    whole = False
+                yield Member(info.name, target, cut=not whole)
+                if not whole:
+                    return
+
+
+def _plain(file: IO[bytes]) -> Any:
+    """Return the inflated archive; what it is packed with is told by its first bytes."""
+    head = file.read(6)
+    file.seek(0)
+    if is_zstd(head):
+        module = zstd_module()
+        if module is None:
+            raise ValueError(NO_ZSTD)
+        if module.__name__ == "zstandard":
+            return module.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        return module.ZstdFile(file)
+    import bz2
+    import gzip
+    import lzma
+
+    openers: dict[bytes, Callable[[IO[bytes]], Any]] = {
+        b"\x1f\x8b": lambda f: gzip.GzipFile(fileobj=f),
+        b"BZh": bz2.BZ2File,
+        b"\xfd7zXZ": lzma.LZMAFile,
+    }
+    opener = next((o for magic, o in openers.items() if head.startswith(magic)), None)
+    return opener(file) if opener is not None else _Open(file)
+
+
+class _Open:
+    """A file that is not closed with the archive: it is closed by who opened it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def __enter__(self) -> IO[bytes]:
+        return self._file
+
+    def __exit__(self, *_: object) -> None:
+        """Leave it open."""
+
+
+def _copy(source: IO[bytes], target: Path, budget: _Budget | None = None) -> int:
+    size = 0
+    with target.open("wb") as file:
+        while piece := source.read(_PIECE):
+            if budget is not None:
+                budget.spend(len(piece))
+            size += file.write(piece)
+    return size

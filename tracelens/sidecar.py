@@ -1,0 +1,40 @@
+"""The small file a profiler plugin can leave beside a trace: facts the trace itself may lack.
+
+`rank3.pt.trace.json.gz` has `rank3.pt.trace.json.gz.tracelens.json`: one JSON object. Only the keys
+named here are read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUFFIX = ".tracelens.json"
+_LONGEST = 1 << 20
+
+
+class Sidecar(msgspec.Struct, frozen=True):
+    """Facts about one trace."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    host: str | None = None
+
+
+def read(trace: Path) -> Sidecar:
+    """Return what stands beside a trace; nothing usable gives an empty one."""
+    path = trace.with_name(trace.name + SUFFIX)
+    try:
+        with path.open("rb") as file:
+            found = msgspec.json.decode(file.read(_LONGEST), type=Sidecar)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Sidecar()
+    return Sidecar(_natural(found.rank), _natural(found.world_size), found.host)
+
+
+def _natural(number: int | None) -> int | None:
+    return number if number is not None and 0 <= number < 1 << 31 else None
