@@ -24,7 +24,7 @@ from tracelens.intervals import (
     union_of,
 )
 from tracelens.model.result import Partition
-from tracelens.operations import OPERATIONS
+from tracelens.operations import CODE, OPERATIONS, RECV, SEND, SEND_RECV
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracelens.intervals import Ints
+
+
+_MESSAGES = [CODE[name] for name in (SEND, RECV, SEND_RECV)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +63,17 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Unions:
-    """The unions of a timeline, and each communication's share of exposed time."""
+    """The unions of a timeline, and each communication's share of exposed time.
+
+    A share is an interval and its place in `rows`; an event may have several, which are disjoint.
+    """
 
     compute: Intervals
     comm: Intervals
     copy: Intervals
     busy: Intervals
     rows: NDArray[np.intp]  # the communication events
+    share_of: NDArray[np.intp]
     share_start: Ints
     share_end: Ints
 
@@ -74,17 +81,32 @@ class Unions:
 def unions(timeline: Timeline) -> Unions:
     """Prepare a timeline for cutting into windows."""
     rows = np.flatnonzero(timeline.event_class == COMMUNICATION)
-    # An instant with several collectives in flight belongs to the one that started first.
-    share_start, share_end = first_started(timeline.start[rows], timeline.end[rows])
     compute, comm, copy = (timeline.of_class(c) for c in (COMPUTE, COMMUNICATION, COPY))
     return Unions(
-        compute,
-        comm,
-        copy,
-        union_of(compute, comm, copy),
-        rows,
-        share_start,
-        share_end,
+        compute, comm, copy, union_of(compute, comm, copy), rows, *_shares(timeline, rows)
+    )
+
+
+def _shares(timeline: Timeline, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], Ints, Ints]:
+    """Give each instant to one of the communications in flight: the one that started first.
+
+    Messages come after collectives: a receive may be posted long before its message is sent, and
+    its kernel spins beside whatever the rank does meanwhile.
+    """
+    start, end = timeline.start[rows], timeline.end[rows]
+    message = np.isin(timeline.event_op[rows], _MESSAGES)
+    first, later = np.flatnonzero(~message), np.flatnonzero(message)
+    share_start, share_end = first_started(start[first], end[first])
+    if not len(later):
+        return first, share_start, share_end
+    others = union(start[first], end[first])
+    low, high = int(start[later].min()), int(end[later].max())
+    own = first_started(start[later], end[later])
+    which, piece_start, piece_end = pieces(*own, gaps(others, low, high))
+    return (
+        np.concatenate((first, later[which])),
+        np.concatenate((share_start, piece_start)),
+        np.concatenate((share_end, piece_end)),
     )
 
 
@@ -92,7 +114,9 @@ def exposed_per_event(parts: Unions, low: int, high: int) -> Ints:
     """Return each communication event's exposed time within a window."""
     start = np.clip(parts.share_start, low, high)
     end = np.clip(parts.share_end, low, high)
-    return (end - start) - covered(parts.compute, start, end)
+    exposed = np.zeros(len(parts.rows), np.int64)
+    np.add.at(exposed, parts.share_of, (end - start) - covered(parts.compute, start, end))
+    return exposed
 
 
 def exposed_pieces(parts: Unions) -> tuple[Ints, Ints, Ints]:
@@ -100,7 +124,8 @@ def exposed_pieces(parts: Unions) -> tuple[Ints, Ints, Ints]:
     if not len(parts.rows):
         return parts.share_start, parts.share_start, parts.share_end
     low, high = int(parts.share_start.min()), int(parts.share_end.max())
-    return pieces(parts.share_start, parts.share_end, gaps(parts.compute, low, high))
+    which, start, end = pieces(parts.share_start, parts.share_end, gaps(parts.compute, low, high))
+    return parts.share_of[which], start, end
 
 
 def partition(

@@ -14,7 +14,7 @@ from strategies import SPAN, DeviceEvent, Spans, device_events, mask, windows
 from tracelens.attribution import Timeline, combine, exposed_per_event, partition, unions
 from tracelens.communication import COMMUNICATION, COMPUTE, COPY
 from tracelens.model.result import Partition
-from tracelens.operations import OPERATIONS
+from tracelens.operations import CODE, OPERATIONS, RECV, SEND, SEND_RECV
 
 
 def timeline_of(events: list[DeviceEvent]) -> Timeline:
@@ -97,16 +97,20 @@ def test_time_by_operation(events: list[DeviceEvent], window: tuple[int, int]) -
     assert set(got.exposed_by_op_ns) <= set(got.comm_by_op_ns)
 
 
-@given(device_events(), windows())
+@given(device_events(), windows(), st.sampled_from([RECV, SEND_RECV]))
 def test_exposed_instants_belong_to_the_first_started(
-    events: list[DeviceEvent], window: tuple[int, int]
+    events: list[DeviceEvent], window: tuple[int, int], message: str
 ) -> None:
+    """Messages come after collectives, however early they started."""
+    codes = {1: CODE[message], 2: CODE[SEND]}
+    events = [event._replace(op=codes.get(event.op, event.op)) for event in events]
     timeline = timeline_of(events)
     compute = mask_of(events, 0, SPAN, COMPUTE)
     comms = [event for event in events if event.event_class == COMMUNICATION]
     expected = [0] * len(comms)
     for at in range(max(window[0], 0), min(window[1], SPAN)):
         running = [i for i, e in enumerate(comms) if e.start <= at < e.start + e.duration]
+        running.sort(key=lambda i: comms[i].op in (CODE[SEND], CODE[message]))
         if running and not compute[at]:
             expected[running[0]] += 1
     assert exposed_per_event(unions(timeline), *window).tolist() == expected

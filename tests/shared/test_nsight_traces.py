@@ -206,6 +206,11 @@ class TestOneFileOfANode:
         assert pipeline is not None
         assert (pipeline.stages, pipeline.microbatches) == (2, 8)
         assert pipeline.schedule == "1f1b"
+        shares = [share for share in pipeline.bubble.by_rank.values() if share is not None]
+        assert len(shares) == 8
+        assert min(shares) == pytest.approx(0.122, abs=0.005)
+        assert max(shares) == pytest.approx(0.122, abs=0.005)
+        assert pipeline.bubble.theory == pytest.approx(1 / 9)
 
     def test_the_bubble_is_none_of_what_looks_idle(self, traces_folder: Path) -> None:
         """Receive kernels spin through it: a reader of idle time says 0.0 %."""
