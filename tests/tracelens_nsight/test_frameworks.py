@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def stage() -> Export:
+    """Return a step of a pipeline's first stage: it sends one message."""
+    export = Export().step(1, 1_000, 9_000)
+    return export.collective("ncclSend", 3_000, comm=7, size=64, peer=1)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
 def test_what_the_optimizer_computes_is_neither_forward_nor_backward(
     name: str, tmp_path: Path
 ) -> None:
-    export = Export().step(1, 1_000, 9_000).kernel("gemm", 2_000, 500)
+    export = stage().kernel("gemm", 2_000, 500)
     export.range(name, 5_000, 8_000).kernel("multi_tensor_apply", 6_000, 700)
     (trace,) = export.traces(tmp_path / "x.sqlite")
     (step,) = reduce_rank(trace).devices[0].steps
@@ -33,11 +39,9 @@ def test_what_the_optimizer_computes_is_neither_forward_nor_backward(
     assert (step.work.first, step.work.last, step.work.work_ns) == (2_000, 2_500, 500)
 
 
-@pytest.mark.parametrize(
-    "name", ["optimizer_step", "Optimizer.zero_grad#AdamW.zero_grad", "x.step"]
-)
+@pytest.mark.parametrize("name", ["optimizer_step", "x.step"])
 def test_other_ranges_are_no_optimizer(name: str, tmp_path: Path) -> None:
-    export = Export().step(1, 1_000, 9_000).range(name, 1_500, 8_000)
+    export = stage().range(name, 1_500, 8_000)
     (trace,) = export.kernel("gemm", 2_000, 500).traces(tmp_path / "x.sqlite")
     (step,) = reduce_rank(trace).devices[0].steps
     assert step.work is not None
