@@ -113,7 +113,7 @@ def analyze(
         files=[_source_file(candidate, outcomes, run) for candidate in candidates],
         options=options.shown,
     )
-    notices = [*_file_notices(candidates, outcomes), *(n for r in reductions for n in r.notices)]
+    notices = [*_file_notices(candidates, outcomes), *_rank_notices(run)]
     return analyse(run, source, notices, options.given)
 
 
@@ -337,6 +337,16 @@ def _source_file(candidate: Candidate, outcomes: list[_Outcome], run: Run) -> So
         events=sum(info.events for info in infos),
         device_events=outcome.device_events,
     )
+
+
+def _rank_notices(run: Run) -> list[Notice]:
+    """Return what parsers said of each rank; only now it is known which one it is."""
+    return [
+        replace(said, rank=rank.rank) if said.rank is None else said
+        for rank in run.ranks
+        for cycle in rank.cycles
+        for said in cycle.notices
+    ]
 
 
 def _file_notices(candidates: list[Candidate], outcomes: list[_Outcome]) -> list[Notice]:

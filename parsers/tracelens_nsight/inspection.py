@@ -48,7 +48,8 @@ def _facts(tables: Tables, path: Path, form: str) -> FileFacts:
         host=found.host,
         steps=_steps(tables),
         device_events=sum(tables.count(table) for table in device.TABLES),
-        note=None if alone else f"{len(members)} processes",
+        processes=len(members),
+        ranks=tuple(sorted(one.rank for one in known if one.rank is not None)),
     )
 
 

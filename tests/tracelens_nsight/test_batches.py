@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nsight_exports import MEMCPY, NAMES, PID, Export
 
 from tracelens.communication import COMMUNICATION, COPY, Identified, identify
@@ -12,8 +16,6 @@ from tracelens.model.trace import NONE
 from tracelens.operations import OPERATIONS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tracelens.communication import Operation
     from tracelens.model.trace import RankTrace
 
@@ -144,6 +146,45 @@ class TestAttaching:
         export.call("ncclCommInitRank", 100, **COMM, nranks=4, rank=1)
         export.call("ncclCommCount", 300).call("ncclCommSplit", 500, comm=8, nranks=2, rank=1)
         assert operations(export, tmp_path) == []
+
+
+moves = st.lists(st.sampled_from(["start", "end", "call", "launch", "gap"]), max_size=14)
+
+
+@given(moves)
+def test_attaching_follows_a_stack_of_groups(script: list[str]) -> None:
+    """Play calls and launches one after the other, and keep the open group as NCCL does."""
+    export, at, launches = Export(), 100, 0
+    expected: dict[int, list[int]] = {}
+    queued: list[int] = []
+    depth = number = 0
+    for move in script:
+        at += 100
+        if move in ("start", "end"):
+            export.call("ncclGroupStart" if move == "start" else "ncclGroupEnd", at, 50)
+            depth = depth + 1 if move == "start" else max(depth - 1, 0)
+            if move == "end" and depth == 0:
+                export.kernel("ncclDevKernel_SendRecv", 100_000 + at, at=at + 10)
+                expected[launches], queued, launches = queued, [], launches + 1
+        elif move == "call":
+            number += 1
+            export.call("ncclAllReduce", at, 50, comm=7, size=number)
+            queued.append(number)
+            if depth == 0:
+                export.kernel(NAMES["ncclAllReduce"], 100_000 + at, at=at + 10)
+                expected[launches], queued, launches = queued, [], launches + 1
+        elif move == "launch":  # the program's own, between the calls
+            export.kernel("gemm", 100_000 + at, at=at + 60)
+            launches += 1
+    with tempfile.TemporaryDirectory() as folder:
+        if not launches:
+            return
+        rows = parsed(export, Path(folder)).communications
+    found: dict[int, list[int]] = {}
+    for event, size in zip(rows["event"].tolist(), rows["buffer_bytes"].tolist(), strict=True):
+        if event != NONE:
+            found.setdefault(event, []).append(size)
+    assert found == {event: sizes for event, sizes in expected.items() if sizes}
 
 
 class TestCopyEngines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from command import run
 from nsight_exports import Export, process, thread
 
 import tracelens
@@ -116,8 +117,25 @@ class TestOneFileOfSeveral:
     def test_inspect_names_them(self, tmp_path: Path) -> None:
         path = self.node(4001, 4002).step(3, 900, 2_000, 4001).write(tmp_path / "x.sqlite")
         facts = NsightParser().inspect(path)
-        assert (facts.rank, facts.note, facts.device_events) == (None, "2 processes", 2)
-        assert facts.steps == (3,)
+        assert (facts.rank, facts.ranks, facts.processes) == (None, (), 2)
+        assert (facts.steps, facts.device_events) == ((3,), 2)
+        done = run("inspect", "x.sqlite", cwd=tmp_path)
+        assert "2 processes, ranks ? · steps 3 · 2 device events" in done.out
+
+    def test_and_their_ranks_if_marks_say_them(self, tmp_path: Path) -> None:
+        export = self.node(4001, 4002).mark(4001, rank=5, world=8).mark(4002, rank=4, world=8)
+        export.write(tmp_path / "x.sqlite")
+        done = run("inspect", "x.sqlite", cwd=tmp_path)
+        assert "2 processes, ranks 4-5 of 8 (mark)" in done.out
+        assert "1 trace file, ranks 4-5 of 8; missing: 0-3, 6-7" in done.out
+
+    def test_notices_name_the_rank_that_was_found(self, tmp_path: Path) -> None:
+        export = Export(blobs=False)
+        for pid in (4001, 4002):
+            export.collective("ncclAllReduce", 5_000, pid=pid, comm=7, size=64)
+        export.write(tmp_path / "x.sqlite")
+        notices = tracelens.analyze(tmp_path).notices
+        assert [n.rank for n in notices if n.code == "payloads-not-exported"] == [0, 1]
 
 
 class TestCommunicators:

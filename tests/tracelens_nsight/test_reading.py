@@ -298,3 +298,20 @@ class TestOldSchemas:
         trace = only(export, tmp_path)
         assert trace.marks["name"].tolist() == ["registered"]
         assert trace.device_events["graph"].tolist() == [NONE]
+
+
+@pytest.mark.parametrize("kept", [0, 1 << 30])
+def test_tables_too_large_to_keep_are_read_for_each_process(
+    kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracelens_nsight.export._KEPT_BYTES", kept)
+    export = Export()
+    for pid in (4000, 4001):
+        export.mark(pid, rank=pid - 4000, world=2).step(1, 900, 9_000, pid)
+        export.kernel(f"gemm {pid}", 1_000, pid=pid)
+        export.collective("ncclAllReduce", 5_000, pid=pid, comm=7, size=pid)
+    for pid, trace in zip((4000, 4001), export.traces(tmp_path / "x.sqlite"), strict=True):
+        assert trace.info.rank == pid - 4000
+        assert trace.device_events["name"].tolist()[0] == f"gemm {pid}"
+        assert trace.communications["buffer_bytes"].tolist() == [pid]
+        assert trace.marks["name"].tolist()[-1] == "step 1"

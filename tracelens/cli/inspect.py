@@ -55,7 +55,7 @@ def _line(candidate: Candidate, facts: FileFacts | str, width: int) -> str:
     name = visible(candidate.shown).ljust(width)
     if isinstance(facts, str):
         return f"{name}  left out: {visible(facts)}"
-    rank = "rank ?" if facts.rank is None else f"rank {facts.rank}"
+    rank = _rank(facts)
     world = f" of {facts.world_size}" if facts.world_size else ""
     parts = [facts.format, f"{rank}{world}"]
     if facts.rank_source:
@@ -66,7 +66,18 @@ def _line(candidate: Candidate, facts: FileFacts | str, width: int) -> str:
     parts.append(f"{candidate.size / 1e6:.2f} MB")
     if not facts.complete:
         parts.append(f"INCOMPLETE{f': {facts.note}' if facts.note else ''}")
+    elif facts.note:
+        parts.append(facts.note)
     return f"{name}  {visible(' · '.join(parts))}"
+
+
+def _rank(facts: FileFacts) -> str:
+    from tracelens.run import ranges
+
+    if facts.processes > 1:
+        named = f"ranks {ranges(list(facts.ranks))}" if facts.ranks else "ranks ?"
+        return f"{facts.processes} processes, {named}"
+    return "rank ?" if facts.rank is None else f"rank {facts.rank}"
 
 
 def _steps(steps: tuple[int, ...] | None) -> str:
@@ -81,7 +92,8 @@ def _totals(facts: list[FileFacts]) -> str:
     from tracelens.reporting.words import plural
     from tracelens.run import ranges
 
-    ranks = sorted({f.rank for f in facts if f.rank is not None})
+    alone = {f.rank for f in facts if f.rank is not None}
+    ranks = sorted(alone | {rank for f in facts for rank in f.ranks})
     worlds = {f.world_size for f in facts if f.world_size}
     text = f"{plural(len(facts), 'trace file')}, ranks {ranges(ranks) or 'unknown'}"
     if len(worlds) == 1:

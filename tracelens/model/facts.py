@@ -78,7 +78,10 @@ class RankInfo:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What `inspect` says about a file without parsing it whole."""
+    """What `inspect` says about a file without parsing it whole.
+
+    A file of several processes has no `rank` but the `ranks` it knows, and counts its `processes`.
+    """
 
     format: str
     rank: int | None = None
@@ -90,3 +93,5 @@ class FileFacts:
     device_events: int | None = None
     complete: bool = True
     note: str | None = None
+    processes: int = 1
+    ranks: tuple[int, ...] = ()
