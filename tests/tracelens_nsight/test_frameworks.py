@@ -27,12 +27,6 @@ def work_of(trace: RankTrace) -> Work | None:
     return finder.of_step(0, Compute(*columns), [Message(1_001, SEND)])
 
 
-def stage() -> Export:
-    """Return a step of a pipeline's first stage: it sends one message."""
-    export = Export().step(1, 1_000, 9_000)
-    return export.collective("ncclSend", 3_000, comm=7, size=64, peer=1)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -44,7 +38,7 @@ def stage() -> Export:
 def test_what_the_optimizer_computes_is_neither_forward_nor_backward(
     name: str, tmp_path: Path
 ) -> None:
-    export = stage().kernel("gemm", 2_000, 500)
+    export = Export().step(1, 1_000, 9_000).kernel("gemm", 2_000, 500)
     export.range(name, 5_000, 8_000).kernel("multi_tensor_apply", 6_000, 700)
     (trace,) = export.traces(tmp_path / "x.sqlite")
     work = work_of(trace)
@@ -54,7 +48,7 @@ def test_what_the_optimizer_computes_is_neither_forward_nor_backward(
 
 @pytest.mark.parametrize("name", ["optimizer_step", "x.step"])
 def test_other_ranges_are_no_optimizer(name: str, tmp_path: Path) -> None:
-    export = stage().range(name, 1_500, 8_000)
+    export = Export().step(1, 1_000, 9_000).range(name, 1_500, 8_000)
     (trace,) = export.kernel("gemm", 2_000, 500).traces(tmp_path / "x.sqlite")
     work = work_of(trace)
     assert work is not None
