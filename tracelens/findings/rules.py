@@ -180,7 +180,8 @@ def _advice_on(late: list[Straggler], who: str) -> str:
             "Python, garbage collection, other processes on the CPU"
         )
     if known == {"compute"}:
-        return f"{who} compute longer: look for clocks and heat, uneven batches, uneven layers"
+        verb = "computes" if len(late) == 1 else "compute"
+        return f"{who} {verb} longer: look for clocks and heat, uneven batches, uneven layers"
     return f"compare {who} with the others: compute time, clocks and heat, data loading, host"
 
 
