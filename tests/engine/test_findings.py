@@ -149,7 +149,11 @@ def test_a_straggler_alone_is_not_explained() -> None:
 
 @pytest.mark.parametrize(
     ("cause", "said"),
-    [("host", "idles until its host launches"), ("compute", "rank 1 computes longer"), (None, "compare")],
+    [
+        ("host", "idles until its host launches"),
+        ("compute", "rank 1 computes longer"),
+        (None, "compare"),
+    ],
 )
 def test_advice_follows_the_cause(cause: str | None, said: str) -> None:
     late = dataclasses.replace(straggler(1), cause=cause)
