@@ -61,7 +61,7 @@ def test_what_lacks_what_it_costs_and_what_to_do(tmp_path: Path) -> None:
     assert result.code == 0
     assert result.out.splitlines() == [
         "2 traces (kineto), ranks 0-1 of 2, steps 1-2",
-        "✗ Collectives, Volume, Stability: no collective was recorded (all ranks)",
+        "✗ Collectives, Volume, Layout, Stability: no collective was recorded (all ranks)",
         "    costs  these sections stay empty",
         "    do     nothing if the run has one process; else record whole training steps after",
         "           dist.init_process_group, CPU and CUDA activities both",
