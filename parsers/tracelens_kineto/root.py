@@ -98,8 +98,3 @@ def _end_of_object(text: bytes) -> int | Literal["more", "broken"]:
     except RecursionError:
         return "broken"
     return len(text)
-
-
-def is_whole(opened: bytes, text: bytes) -> bool:
-    """Tell whether the root is closed by the text behind its array."""
-    return Following.of(opened, text).end is not None

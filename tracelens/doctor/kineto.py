@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens.doctor import finders
+from tracelens.doctor import finders, shared
 from tracelens.doctor.check import Check, Found
 from tracelens.doctor.finders import both, some, when
 
@@ -296,15 +296,7 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "leave it off",
         unused_settings,
     ),
-    Check(
-        "early-calls",
-        "remark",
-        ("Volume",),
-        "{count} of {total} collective calls were launched before recording began",
-        "no number per step: they are in none",
-        "nothing; it is usual where the device lags behind the host",
-        finders.launched_before,
-    ),
+    shared.EARLY_CALLS,
     Check(
         "no-sequence-numbers",
         "remark",
@@ -324,15 +316,7 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "enable_cuda_sync_events=True))",
         no_sync_events,
     ),
-    Check(
-        "several-devices",
-        "remark",
-        ("Trust",),
-        "one process drives {count} devices",
-        "no number: each device is shown on its own",
-        "nothing; one process per device is usual in training",
-        finders.several_devices,
-    ),
+    shared.SEVERAL_DEVICES,
     Check(
         "cpu-run",
         "remark",
@@ -342,13 +326,5 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "nothing if that is what you meant",
         cpu_run,
     ),
-    Check(
-        "one-process",
-        "remark",
-        ("Collectives", "Stability"),
-        "the run has a single process",
-        "there is nothing to compare across ranks",
-        "nothing if that is what you meant",
-        finders.one_process,
-    ),
+    shared.ONE_PROCESS,
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.doctor import finders
+from tracelens.doctor import finders, shared
 from tracelens.doctor.check import Check, Found
 from tracelens.doctor.finders import both, some, when
 
@@ -242,15 +242,7 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "`nsys profile -t cuda,nvtx -s none --cpuctxsw=none`",
         unread_tables,
     ),
-    Check(
-        "early-calls",
-        "remark",
-        ("Volume",),
-        "{count} of {total} collective calls were launched before recording began",
-        "no number per step: they are in none",
-        "nothing; it is usual where the device lags behind the host",
-        finders.launched_before,
-    ),
+    shared.EARLY_CALLS,
     Check(
         "no-device-names",
         "remark",
@@ -260,22 +252,6 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "nothing; nsys cannot ask for them in some containers",
         no_device_names,
     ),
-    Check(
-        "several-devices",
-        "remark",
-        ("Trust",),
-        "one process drives {count} devices",
-        "no number: each device is shown on its own",
-        "nothing; one process per device is usual in training",
-        finders.several_devices,
-    ),
-    Check(
-        "one-process",
-        "remark",
-        ("Collectives", "Stability"),
-        "the run has a single process",
-        "there is nothing to compare across ranks",
-        "nothing if that is what you meant",
-        finders.one_process,
-    ),
+    shared.SEVERAL_DEVICES,
+    shared.ONE_PROCESS,
 )

@@ -24,7 +24,7 @@ CHECKS: tuple[Check[RankReduction], ...] = (
     Check(
         "no-collectives",
         "missing",
-        ("Collectives", "Volume", "Stability"),
+        ("Collectives", "Volume", "Layout", "Stability"),
         "no collective was recorded",
         "these sections stay empty",
         "nothing if the run has one process",
