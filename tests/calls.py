@@ -85,3 +85,19 @@ def together(instance: Ints) -> set[frozenset[int]]:
         rows.setdefault(number, set()).add(row)
     rows.pop(-1, None)
     return {frozenset(members) for members in rows.values()}
+
+
+def instance(
+    arrivals: Sequence[int],
+    at: int = 0,
+    transfer: int = 10,
+    group: tuple[int, ...] = (),
+    step: int = 1,
+) -> list[Call]:
+    """Return one collective: `arrivals[i]` is when the i-th member enters; all end together."""
+    members = group or tuple(range(len(arrivals)))
+    end = at + max(arrivals) + transfer
+    return [
+        Call(rank, at + start, end, group=members, step=step)
+        for rank, start in zip(members, arrivals, strict=False)
+    ]

@@ -24,7 +24,7 @@ from tracelens.intervals import (
     union_of,
 )
 from tracelens.model.result import Partition
-from tracelens.operations import CODE, OPERATIONS, RECV, SEND, SEND_RECV
+from tracelens.operations import OPERATIONS, POINT_TO_POINT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tracelens.intervals import Ints
-
-
-_MESSAGES = [CODE[name] for name in (SEND, RECV, SEND_RECV)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +91,7 @@ def _shares(timeline: Timeline, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp
     its kernel spins beside whatever the rank does meanwhile.
     """
     start, end = timeline.start[rows], timeline.end[rows]
-    message = np.isin(timeline.event_op[rows], _MESSAGES)
+    message = np.isin(timeline.event_op[rows], POINT_TO_POINT)
     first, later = np.flatnonzero(~message), np.flatnonzero(message)
     share_start, share_end = first_started(start[first], end[first])
     if not len(later):

@@ -17,7 +17,7 @@ import numpy as np
 from tracelens.groups import role_of
 from tracelens.notices import notice
 from tracelens.operation_rows import ROW_COLUMNS, of_row, operation_row
-from tracelens.operations import ALL_TO_ALL, CODE, RECV, SEND
+from tracelens.operations import ALL_TO_ALL, CODE, MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,7 +136,7 @@ def _completed(
 
 def _usual_roles(talk: set[int]) -> tuple[str, ...]:
     """Return the roles of groups with such operations, where one set of ranks has several."""
-    if talk & {CODE[SEND], CODE[RECV]}:
+    if talk.intersection(MESSAGES):
         return ("pp", "cp")
     if CODE[ALL_TO_ALL] in talk:
         return ("ep", "cp")

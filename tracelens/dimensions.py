@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.model.trace import NONE
-from tracelens.operations import CODE, OPERATIONS, RECV, SEND, SEND_RECV
+from tracelens.operations import OPERATIONS, POINT_TO_POINT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +39,6 @@ _OF_ROLE = {
     "ep": "ep",
     "cp": "cp",
 }
-_MESSAGES = [CODE[name] for name in (SEND, RECV, SEND_RECV)]
 
 Sums = dict[tuple[int, int], "NDArray[np.int64]"]
 """Per (process, device): exposed transfer and exposed unmatched time, by operation and dimension"""
@@ -55,7 +54,7 @@ def of_rows(table: OperationsTable, roles: Roles) -> Ints:
     if not len(table.frame):
         return np.empty(0, np.int64)
     found: Ints = codes[table.frame["group"].to_numpy(np.int64)]
-    messages = table.frame["op"].isin(_MESSAGES).to_numpy()
+    messages = table.frame["op"].isin(POINT_TO_POINT).to_numpy()
     between = messages & np.isin(found, [DIMENSIONS.index("dp"), DIMENSIONS.index("other")])
     return np.where(between, DIMENSIONS.index("pp"), found)
 
@@ -132,9 +131,9 @@ def _weights(op: int, found: NDArray[np.int64], kind: int) -> Ints:
     A kernel that sends and receives is an operation of its own name, its messages have theirs.
     """
     own: Ints = found[kind, op]
-    if own.any() or op not in _MESSAGES:
+    if own.any() or op not in POINT_TO_POINT:
         return own
-    messages = found[:, _MESSAGES].sum(axis=1)
+    messages = found[:, POINT_TO_POINT].sum(axis=1)
     pooled: Ints = messages[kind] if messages[kind].any() else messages.sum(axis=0)
     return pooled
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from tracelens.matching import UNMATCHED
 from tracelens.model.trace import NONE
-from tracelens.operations import BARRIER, CODE, RECV, SEND
+from tracelens.operations import BARRIER, CODE, MESSAGES, SEND
 from tracelens.steps import BEFORE
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _blocks(table: OperationsTable, run_of: Mapping[int, int]) -> tuple[list[_Bl
     """Return the messages of each pair of ranks, group and step: those that agree, and the rest."""
     frame = table.frame
     rows = np.flatnonzero(
-        frame["op"].isin([CODE[SEND], CODE[RECV]]).to_numpy()
+        frame["op"].isin(MESSAGES).to_numpy()
         & (frame["peer"] != NONE).to_numpy()
         & (carrier_rows(frame) != NONE)
     )
@@ -286,7 +286,7 @@ def _kernels(frame: pd.DataFrame) -> dict[int, list[int]]:
     """Return the messages of each kernel, both as rows of the frame."""
     carrier = carrier_rows(frame)
     kernels: dict[int, list[int]] = defaultdict(list)
-    messages = frame["op"].isin([CODE[SEND], CODE[RECV]]).to_numpy() & (carrier != NONE)
+    messages = frame["op"].isin(MESSAGES).to_numpy() & (carrier != NONE)
     for row in np.flatnonzero(messages).tolist():
         kernels[int(carrier[row])].append(row)
     return kernels

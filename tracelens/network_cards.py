@@ -16,7 +16,7 @@ import pandas as pd
 
 from tracelens.model.result import NetworkVolume
 from tracelens.model.trace import NONE
-from tracelens.operations import ALL_TO_ALL, CODE, RECV, SEND
+from tracelens.operations import ALL_TO_ALL, CODE, MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,7 +149,7 @@ def _of_group(
         return None
     op = rows["op"].to_numpy(np.int64)
     per_step = wire / np.array([max(table.complete_steps[int(r)], 1) for r in rows["rank"]])
-    messages = np.isin(op, [CODE[SEND], CODE[RECV]])
+    messages = np.isin(op, MESSAGES)
     exchanges = op == CODE[ALL_TO_ALL]
     away = np.array([nodes.of_rank.get(int(peer), node) != node for peer in rows["peer"]])
     members = group.ranks or ()

@@ -20,9 +20,8 @@ from tracelens.operations import (
     ALL_REDUCE,
     ALL_TO_ALL,
     CODE,
-    RECV,
+    MESSAGES,
     REDUCE_SCATTER,
-    SEND,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from tracelens.operations_table import MergedGroup, OperationsTable
     from tracelens.parallelism import Inference
 
-_P2P = (CODE[SEND], CODE[RECV])
 _REDUCTIONS = (CODE[ALL_REDUCE], CODE[REDUCE_SCATTER])
 _NEARLY_ALL = 0.8
 _SEVERAL = 4  # calls of one size: as many as two layers have
@@ -125,9 +123,9 @@ def _of_rows(rows: Ints, columns: dict[str, Ints]) -> _Traffic:
 def _by_threads(traffic: _Traffic) -> tuple[str, Confidence] | None:
     if traffic.from_two_threads(*_REDUCTIONS) >= _NEARLY_ALL:
         return "tp", "medium"
-    if traffic.calls(*_P2P) and traffic.calls(*_P2P) == len(traffic.op):
+    if traffic.calls(*MESSAGES) and traffic.calls(*MESSAGES) == len(traffic.op):
         # A schedule calls its messages from one thread; rings of keys and values turn in both.
-        return ("cp" if traffic.from_two_threads(*_P2P) >= _NEARLY_ALL else "pp"), "medium"
+        return ("cp" if traffic.from_two_threads(*MESSAGES) >= _NEARLY_ALL else "pp"), "medium"
     if traffic.from_two_threads(CODE[ALL_TO_ALL]) >= _NEARLY_ALL:
         return "ep", "low"
     return None
@@ -224,7 +222,7 @@ def _by_content(
     if not activations.any():
         return "unknown", "unknown"
     ops = set(table.frame["op"].to_numpy()[activations])
-    if ops <= set(_P2P):
+    if ops <= set(MESSAGES):
         return "pp", "medium"
     if CODE[ALL_REDUCE] in ops:
         return "tp", "medium"

@@ -16,7 +16,7 @@ from tracelens.groups import role_of
 from tracelens.model import result
 from tracelens.model.trace import NONE
 from tracelens.notices import notice
-from tracelens.operations import CODE, RECV, SEND
+from tracelens.operations import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,7 +168,7 @@ def _pipelines(table: OperationsTable, roles: Roles) -> list[Ranks]:
     """Return the sets of ranks that messages connect, on groups that are for nothing else."""
     frame = table.frame
     other = {index for index, role in roles.role.items() if role in ("cp", "ep", "tp")}
-    messages = frame["op"].isin([CODE[SEND], CODE[RECV]]) & ~frame["group"].isin(other)
+    messages = frame["op"].isin(MESSAGES) & ~frame["group"].isin(other)
     pairs = frame[messages & (frame["peer"] != NONE)][["rank", "peer"]].drop_duplicates()
     return _joined([(int(rank), int(peer)) for rank, peer in pairs.itertuples(index=False)])
 

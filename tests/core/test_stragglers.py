@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from calls import EPOCH_NS, Call, table_of
+from calls import EPOCH_NS, Call, instance, table_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,22 +44,6 @@ def blamed(calls: Sequence[Call], lost: Sequence[int] = (), held: Sequence[bool]
 
 def late(calls: Sequence[Call], recorded_ns: int) -> list[Straggler]:
     return stragglers.stragglers(blamed(calls), recorded_ns)
-
-
-def instance(
-    arrivals: Sequence[int],
-    at: int = 0,
-    transfer: int = 10,
-    group: tuple[int, ...] = (),
-    step: int = 1,
-) -> list[Call]:
-    """Return one collective: `arrivals[i]` is when the i-th member enters; all end together."""
-    members = group or tuple(range(len(arrivals)))
-    end = at + max(arrivals) + transfer
-    return [
-        Call(rank, at + start, end, group=members, step=step)
-        for rank, start in zip(members, arrivals, strict=False)
-    ]
 
 
 class TestOneInstance:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from builders import Group, Schema, Trace
-from calls import EPOCH_NS, Call, table_of
+from calls import EPOCH_NS, Call, instance, table_of
 
 import tracelens
 from tracelens import operations_table, waiting
@@ -29,22 +29,6 @@ NO_RUN = Run([], None, [], [], [])  # no host says that clocks are one
 
 def observed(calls: Sequence[Call]) -> Waiting:
     return waiting.observe(NO_RUN, table_of(calls))
-
-
-def instance(
-    arrivals: Sequence[int],
-    at: int = 0,
-    transfer: int = 10,
-    group: tuple[int, ...] = (),
-    step: int = 1,
-) -> list[Call]:
-    """Return one collective: `arrivals[i]` is when the i-th member enters; all end together."""
-    members = group or tuple(range(len(arrivals)))
-    end = at + max(arrivals) + transfer
-    return [
-        Call(rank, at + start, end, group=members, step=step)
-        for rank, start in zip(members, arrivals, strict=False)
-    ]
 
 
 class TestOneInstance:

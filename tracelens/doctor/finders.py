@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens.doctor.check import Found
 from tracelens.model.trace import NONE
-from tracelens.operations import CODE, RECV, SEND
+from tracelens.operations import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -235,7 +235,7 @@ def _optimizer_steps(rank: RankReduction) -> set[int]:
 
 
 def _messages(rank: RankReduction) -> Rows:
-    return np.isin(_column(rank, "op").astype(np.int64), (CODE[SEND], CODE[RECV]))
+    return np.isin(_column(rank, "op").astype(np.int64), MESSAGES)
 
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracelens.intervals import EMPTY, Intervals, clip, intersect, union
 from tracelens.model.trace import NONE
-from tracelens.operations import CODE, RECV, SEND
+from tracelens.operations import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -64,7 +64,7 @@ class Exposures:
         role = np.array([roles[int(group)] for group in frame["group"]], object)
         self._model = np.isin(role, _MODEL_PARALLEL)
         self._data = np.isin(role, _DATA_PARALLEL)
-        self._message = np.isin(self._op, [CODE[SEND], CODE[RECV]]) & ~self._model & ~self._data
+        self._message = np.isin(self._op, MESSAGES) & ~self._model & ~self._data
 
     def of(self, rank: RankRun, cycle: int, device: int) -> Exposure:
         """Return the exposed communication of a rank's cycle on one device."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.model.trace import NONE
-from tracelens.operations import CODE, RECV, SEND
+from tracelens.operations import CODE, MESSAGES, RECV, SEND
 from tracelens.passes import BACKWARD, FORWARD, Passes
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def views(run: Run, table: OperationsTable, roles: dict[int, str]) -> dict[int, 
     """
     frame = table.frame
     stageless = [index for index, role in roles.items() if role in _NO_PIPELINE]
-    chosen = frame["op"].isin([CODE[SEND], CODE[RECV]]) & (frame["peer"] != NONE)
+    chosen = frame["op"].isin(MESSAGES) & (frame["peer"] != NONE)
     chosen &= ~frame["group"].isin(stageless) & (frame["launch"] != NONE)
     by_rank = {int(str(rank)): rows for rank, rows in frame[chosen].groupby("rank")}
     found = {}
