@@ -69,14 +69,10 @@ def sums(rank: RankRun, cuts: Sequence[Ints], dimension: Sequence[Ints]) -> Sums
     """
     result: Sums = {}
     for number, cycle in enumerate(rank.cycles):
-        kept = [rank.in_mean.get((number, at), False) for at in range(_steps(cycle))]
+        kept = [rank.in_mean.get((number, at), False) for at in range(cycle.step_count)]
         for key, part in _cycle_sums(cycle, kept, cuts[number], dimension[number]).items():
             result[key] = result[key] + part if key in result else part
     return result
-
-
-def _steps(cycle: RankReduction) -> int:
-    return len(cycle.devices[0].steps) if cycle.devices else 0
 
 
 def _cycle_sums(cycle: RankReduction, kept: list[bool], cut: Ints, dimension: Ints) -> Sums:

@@ -110,8 +110,10 @@ def _rank_frame(merger: _Merger, rank: RankRun, number: int, cycle: RankReductio
     frame["rank"], frame["cycle"] = rank.rank, number
     frame["cycle_key"] = cycle_key(rank, number)
     step = frame["step"].to_numpy(np.int64)
-    whole = np.array([rank.complete(number, i) for i in _steps(cycle)] or [False])
-    mean = np.array([rank.in_mean.get((number, i), False) for i in _steps(cycle)] or [False])
+    whole = np.array([rank.complete(number, i) for i in range(cycle.step_count)] or [False])
+    mean = np.array(
+        [rank.in_mean.get((number, i), False) for i in range(cycle.step_count)] or [False]
+    )
     frame["complete"] = np.where(step >= 0, whole[np.maximum(step, 0)], False)
     frame["item_bytes"] = _item_bytes(frame)
     frame["small"] = _small(frame)
@@ -136,10 +138,6 @@ def cycle_key(rank: RankRun, number: int) -> int:
     """
     firsts = [c.recorded_steps[0] if c.recorded_steps else 0 for c in rank.cycles]
     return firsts[number] + firsts[:number].count(firsts[number]) * _MORE_THAN_STEPS
-
-
-def _steps(cycle: RankReduction) -> range:
-    return range(len(cycle.devices[0].steps) if cycle.devices else 0)
 
 
 def _item_bytes(frame: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

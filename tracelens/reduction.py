@@ -108,6 +108,11 @@ class RankReduction:
     lost: int = 0
     notices: list[Notice] = field(default_factory=list)
 
+    @property
+    def step_count(self) -> int:
+        """Return how many steps its devices have."""
+        return len(self.devices[0].steps) if self.devices else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:

@@ -51,7 +51,7 @@ class RankRun:
         return [
             (number, index)
             for number, cycle in enumerate(self.cycles)
-            for index in range(len(cycle.devices[0].steps) if cycle.devices else 0)
+            for index in range(cycle.step_count)
         ]
 
 
