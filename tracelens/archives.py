@@ -128,7 +128,7 @@ def _tar(
     with path.open("rb") as file, _plain(file) as plain:
         counted: Any = _Counted(plain, budget)
         try:
-            opened = tarfile.open(fileobj=counted, mode="r|")
+            opened = tarfile.open(fileobj=counted, mode="r|")  # noqa: SIM115 - closed below
         except tarfile.ReadError as error:
             reason = "compressed with bzip2 or xz, and no tar archive: unpack it first"
             raise _NoTar(reason) from error
