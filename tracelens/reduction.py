@@ -282,7 +282,7 @@ class _Reducer:
         return counted[counted["step"] >= 0].reset_index(drop=True)
 
     def _launch_steps(self, group_of: list[Group]) -> None:
-        if not len(self.marks):
+        if not len(self.marks) or not self.views:  # without a timeline there are no steps
             return
         launch = np.array([NONE if o.launch is None else o.launch for o in self.found], np.int64)
         self.step = steps.launching_step(self.marks, launch)

@@ -214,6 +214,14 @@ class TestSteps:
         assert device.total.launches_without_record == 1
         assert trace.reduce().lost == 1
 
+    def test_without_a_timeline_there_are_no_steps(self) -> None:
+        """Of a process whose device events are lost, marks and records can be all that is left."""
+        trace = Trace().step(1, 0, 1000).step(2, 1000, 1000).record("allreduce", 1200)
+        reduction = trace.reduce()
+        assert reduction.devices == []
+        assert reduction.operations["step"].tolist() == [-1]
+        assert reduction.step_count == 0
+
     @pytest.mark.parametrize(("lost", "whole"), [(0, [False, False]), (1, [True, False])])
     def test_without_the_next_steps_first_record_a_steps_end_is_unknown(
         self, lost: int, whole: list[bool]
