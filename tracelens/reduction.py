@@ -167,6 +167,7 @@ def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
     keys = owners.to_numpy()
     start, end = events["start"].to_numpy(), events["end"].to_numpy()
     kernel = np.asarray(events["kind"].astype(object)) == "kernel"
+    copied = events["copy_bytes"].to_numpy()
     views = []
     for process, device in sorted(owners.drop_duplicates().itertuples(index=False, name=None)):
         rows = np.flatnonzero((keys[:, 0] == process) & (keys[:, 1] == device))
@@ -176,6 +177,7 @@ def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
             identified.event_class[rows],
             identified.event_op[rows],
             kernel[rows],
+            copied[rows],
         )
         launched = ("launch", "launch_end", "launch_thread")
         launch, launch_end, thread = (events[n].to_numpy()[rows] for n in launched)

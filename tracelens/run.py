@@ -187,7 +187,10 @@ def _world_size(reductions: list[RankReduction], notices: list[Notice]) -> int |
     highest = max((r.info.rank for r in reductions if r.info.rank is not None), default=0)
     chosen = max(said, key=lambda size: (size > highest, said[size], size))
     if len(said) > 1:
-        sizes = ", ".join(f"{size} in {count} files" for size, count in sorted(said.items()))
+        sizes = ", ".join(
+            f"{size} in {count} file{'s' if count > 1 else ''}"
+            for size, count in sorted(said.items())
+        )
         notices.append(notice("world-size-conflict", sizes=sizes, chosen=chosen))
     return chosen
 

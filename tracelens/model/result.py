@@ -145,6 +145,7 @@ class Partition:
     kernels: int
     copies: int
     launches_without_record: int
+    copied_bytes: int | None = None  # of all `copies`; None if the size of one is not recorded
 
     @property
     def overlap_pct(self) -> float | None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from tracelens.reporting import words
 from tracelens.reporting.content import Block, Cell, Column, Section, Table
 from tracelens.reporting.contention import contention_blocks
-from tracelens.reporting.devices import device_steps, median_device
-from tracelens.reporting.numbers import UNKNOWN, count, ms, number, share
+from tracelens.reporting.devices import device_label, device_steps, median_device
+from tracelens.reporting.numbers import UNKNOWN, count, ms, number, share, size
 
 if TYPE_CHECKING:
     from tracelens.model.result import Analysis, KernelResult, RankResult
@@ -38,8 +38,19 @@ def kernels_section(analysis: Analysis) -> Section:
         f"{'per step' if per_step else 'of the whole recording'} in {count(longest.count)} calls."
     )
     notes = ["Kernels of several streams run side by side, so these times can exceed the step."]
+    notes += _copies(rank)
     blocks = [Block(table), *contention_blocks(analysis)]
     return Section("kernels", nav, title, lead, blocks, notes)
+
+
+def _copies(rank: RankResult) -> list[str]:
+    return [
+        f"Over the whole recording {device_label(rank, device)} copies and fills memory "
+        f"{words.plural(device.total.copies, 'time')}: {size(device.total.copied_bytes)} in "
+        f"{ms(device.total.copy_ns)} ms."
+        for device in rank.devices
+        if device.total.copies
+    ]
 
 
 def _rank_to_show(analysis: Analysis) -> RankResult | None:
