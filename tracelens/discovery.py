@@ -277,6 +277,8 @@ def _size(path: Path) -> int:
 
 def _why_not(head: bytes) -> str:
     text = head.lstrip()
+    if head and not text:
+        return "nothing but white space at its beginning"
     if head.startswith(b"SQLite format 3"):
         return "an SQLite database, but no export of Nsight Systems"
     if b'"schema"' in text[:200] and b"tracelens/" in text[:200]:

@@ -74,7 +74,7 @@ def _endings(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
     if odd.cut:
         where = odd.source.cut or f"inside the events, after {odd.collector.events:,} of them"
         if scan.too_long:
-            where = f"nothing usable follows its first {odd.collector.events:,} events"
+            where = f"after its first {odd.collector.events:,} events none ends in 32 MiB"
         yield notice("truncated-file", **who, where=where, who=shown)
     elif not scan.whole and not scan.foreign:
         yield notice("metadata-cut", **who)

@@ -22,6 +22,7 @@ from tracelens_kineto.repair import encode, may_be_device_event, repair
 _EVENT_START = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
 _ARRAY_END = re.compile(r"\}\s*(?=\]\s*(?:[,}]|\Z))")
 _FOREIGN_ARRAY = re.compile(r'"traceEvents"\s*:\s*\[')
+_BLANKS = re.compile(r"[ \t\r\n,]*")
 _LONGEST_EVENT = 1 << 18  # a longer one is no event but what is left of many
 _BRACES = re.compile(r"[{}]")
 
@@ -99,7 +100,7 @@ class _Walker:
     def run(self) -> None:
         text, position = self.text, 0
         while True:
-            position = _skip_blanks(text, position)
+            position = _BLANKS.match(text, position).end()  # type: ignore[union-attr]
             if position >= len(text):
                 return
             if text[position] == "]":
@@ -196,12 +197,6 @@ class _Walker:
     def _skip(self, span: str) -> None:
         self.damage.skipped += 1
         self.damage.device_skipped += may_be_device_event(span)
-
-
-def _skip_blanks(text: str, position: int) -> int:
-    while position < len(text) and text[position] in " \t\r\n,":
-        position += 1
-    return position
 
 
 def _decode(text: str, position: int) -> tuple[object, int | None]:
