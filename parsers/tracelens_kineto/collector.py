@@ -27,7 +27,6 @@ from tracelens_kineto.columns import Columns, integer, integers
 from tracelens_kineto.device_rows import DeviceRows
 from tracelens_kineto.events import (
     CALL_ARGS,
-    KERNEL_ARGS,
     OPERATOR_ARGS,
     CallArgs,
     Event,
@@ -36,6 +35,7 @@ from tracelens_kineto.events import (
 from tracelens_kineto.events import OperatorArgs as Args
 from tracelens_kineto.processes import Neighbours, Process, normal
 from tracelens_kineto.recorded import comm_columns, decode, external, times, with_shapes
+from tracelens_kineto.unknown import UnknownEvents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,8 +56,7 @@ class Collector:
         neighbours: Told of every event, where a device event's process has to be found out.
         callers: Events per process among runtime calls, `hosts` among all host events.
         recorded: Events per bucket.
-        categories: Categories seen; `unknown` counts events of those nothing is known about, and
-            `unknown_device` how many of them name a device or a stream.
+        categories: Categories seen; `unknown` counts the events of those nothing is known about.
     """
 
     only: Process = None
@@ -67,8 +66,7 @@ class Collector:
     hosts: Counter[Process] = field(default_factory=Counter)
     recorded: Counter[str] = field(default_factory=Counter)
     categories: set[str] = field(default_factory=set)
-    unknown: Counter[str] = field(default_factory=Counter)
-    unknown_device: int = 0
+    unknown: UnknownEvents = field(default_factory=UnknownEvents)
     communications: Columns = field(default_factory=lambda: Columns(trace.COMMUNICATIONS))
     marks: Columns = field(default_factory=lambda: Columns(trace.MARKS))
     host_calls: Columns = field(default_factory=lambda: Columns(trace.HOST_CALLS))
@@ -86,16 +84,20 @@ class Collector:
         if self.neighbours is not None:
             self.neighbours.see(batch)
         found: defaultdict[str, list[Any]] = defaultdict(list)
+        metadata = []
         for event in batch:
             if event.ph == "X":
                 found[event.cat].append(event)
+            elif event.ph == "M":
+                metadata.append(event)
+        self.unknown.describe(metadata)
         self.categories |= found.keys()
         buckets: defaultdict[str, list[Any]] = defaultdict(list)
         for category, events in found.items():
             if (bucket := BUCKETS.get(category)) is not None:
                 buckets[bucket] += events
             elif category not in IGNORED:
-                self._count_unknown(category, events)
+                self.unknown.add(category, events)
         self.recorded.update({bucket: len(events) for bucket, events in buckets.items()})
         for kind in _DEVICE_BUCKETS:
             if buckets[kind]:
@@ -118,11 +120,6 @@ class Collector:
         for process, count in (self.callers or self.hosts).items():
             counts[normal(process)] += count
         return [process for process, _ in counts.most_common()]
-
-    def _count_unknown(self, category: str, events: list[Any]) -> None:
-        self.unknown[category] += len(events)
-        args = (decode(KERNEL_ARGS, event.args) for event in events)
-        self.unknown_device += sum(a.stream is not None or a.device is not None for a in args)
 
     # host --------------------------------------------------------------------------------------
 

@@ -185,6 +185,7 @@ class _Read:
             events=collector.events,
             truncated=self.cut,
             damaged_device_events=self._lost(collector, shared),
+            unknown_device_events=collector.unknown.of_devices().total(),
             shapes_recorded=facts.shapes_recorded,
             settings=facts.settings,
             recorded=dict(collector.recorded),
@@ -218,7 +219,11 @@ class _Read:
 
     def _lost(self, collector: Collector, shared: notes.Shared | None) -> int:
         """Count the device events that are, or may be, lost or given to the wrong process."""
-        lost = self.scan.damage.device_skipped + self.scan.foreign + collector.unknown_device
+        lost = (
+            self.scan.damage.device_skipped
+            + self.scan.foreign
+            + collector.unknown.of_devices().total()
+        )
         return lost + collector.device.homeless + (shared.guessed if shared else 0)
 
 
