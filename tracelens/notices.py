@@ -125,6 +125,16 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} step{s} cut or without all device records: out of means and of the comparison "
         "with theory",
     ),
+    "unended-steps": NoticeKind(
+        "warning",
+        "{count} step mark{s} without a usable duration (step {steps}): each ends where the next "
+        "one begins, the last with the trace, and is no complete step",
+    ),
+    "untimed-host-events": NoticeKind(
+        "warning",
+        "{count} host event{s} without a usable time ({kinds}): what they launched or named is not "
+        "known, and the operator time of a CPU run is a lower bound",
+    ),
     "first-step-slow": NoticeKind(
         "info",
         "the first profiled step takes more than 1.2 x the median (warm-up, lazy set-up); it is "

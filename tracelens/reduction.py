@@ -148,7 +148,7 @@ class _View:
 
 def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankReduction:
     """Reduce one trace."""
-    marks = steps.find(trace.marks, selection.step_pattern)
+    marks = steps.find(trace.marks, selection.step_pattern, trace.host_extent[1])
     unseen = unseen_device(trace)
     if len(trace.device_events) or unseen is not None:
         identified = identify(trace, selection.rules)
@@ -276,20 +276,27 @@ class _Reducer:
             last_ns=base + last,
             guessed_groups=groups.guessed,
             lost=len(self.lost),
-            notices=list(self.trace.info.notices),
+            notices=[*self.trace.info.notices, *self._unended()],
             **extra,
         )
+
+    def _unended(self) -> list[Notice]:
+        unended = sorted(self.marks.unended & set(self.kept))
+        if not unended:
+            return []
+        numbers = ", ".join(str(self.marks.number[index]) for index in unended)
+        info = self.trace.info
+        count = len(unended)
+        said = notice("unended-steps", file=info.path, rank=info.rank, count=count, steps=numbers)
+        return [said]
 
     def _extent(self) -> tuple[int, int]:
         """Return when the first event began and the last one ended; the host's, without others."""
         if self.views:
             lines = [view.timeline for view in self.views]
             return min(int(t.start[0]) for t in lines), max(int(t.end.max()) for t in lines)
-        trace = self.trace
-        host = [trace.marks, trace.host_calls, trace.communications, trace.operators]
-        host = [table for table in host if len(table)]
-        first = min((int(table["start"].min()) for table in host), default=0)
-        return first, max((int(table["end"].max()) for table in host), default=first)
+        first, last = self.trace.host_extent
+        return (first, last) if first != NONE else (0, 0)
 
     def _placed(self, step_of: Ints) -> Ints:
         """Number the selected steps from 0; work of the others counts as after the steps."""
@@ -397,9 +404,9 @@ class _Reducer:
         return with_dependencies(work, dependency)
 
     def _cut_here(self, index: int) -> bool:
-        """Tell whether a file that ends early may lack events of this step."""
+        """Tell whether events of this step may be lacking, or its end is not known."""
         info = self.trace.info
-        if info.damaged_device_events:
+        if info.damaged_device_events or index in self.marks.unended:
             return True
         return info.truncated and (self.is_host or index == len(self.marks) - 1)
 

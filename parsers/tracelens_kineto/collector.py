@@ -40,9 +40,12 @@ from tracelens_kineto.unknown import UnknownEvents
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tracelens.intervals import Ints
+
 _PROCESS = attrgetter("pid")
 _DEVICE_BUCKETS = ("kernel", "copy", "memset")
 _WORK = (None, "optimizer", "dataloader", "autograd")
+_HUNDRED_DAYS_NS = 100 * 86_400 * 10**9
 _ENGINE_LOOP_NS = 20_000
 """Backward functions this close together run in one call of the engine: one row for all of them."""
 
@@ -56,6 +59,7 @@ class Collector:
         neighbours: Told of every event, where a device event's process has to be found out.
         callers: Events per process among runtime calls, `hosts` among all host events.
         recorded: Events per bucket.
+        untimed: Host events without a usable start or duration, by kind.
         categories: Categories seen; `unknown` counts the events of those nothing is known about.
     """
 
@@ -65,6 +69,7 @@ class Collector:
     callers: Counter[Process] = field(default_factory=Counter)
     hosts: Counter[Process] = field(default_factory=Counter)
     recorded: Counter[str] = field(default_factory=Counter)
+    untimed: Counter[str] = field(default_factory=Counter)
     categories: set[str] = field(default_factory=set)
     unknown: UnknownEvents = field(default_factory=UnknownEvents)
     communications: Columns = field(default_factory=lambda: Columns(trace.COMMUNICATIONS))
@@ -140,9 +145,20 @@ class Collector:
             if events:
                 add(events)
 
+    def _times(self, events: list[Any], kind: str) -> tuple[Ints, Ints]:
+        """Return starts and ends; a duration that cannot be gives the start as end."""
+        start, end, duration = times(events)
+        usable = (start != NONE) & (duration >= 0) & (duration < _HUNDRED_DAYS_NS)
+        if usable.all():
+            return start, end
+        for row in np.flatnonzero(~usable):
+            if not events[row].name.startswith("ProfilerStep#"):  # those are named as steps
+                self.untimed[kind] += 1
+        return start, np.where(usable, end, start)
+
     def _add_calls(self, events: list[Any]) -> None:
         args: list[CallArgs] = [decode(CALL_ARGS, event.args) for event in events]
-        start, end, _ = times(events)
+        start, end = self._times(events, "call")
         known = self._call_kinds
         for name in {event.name for event in events} - known.keys():
             known[name] = call_kind(name)
@@ -180,7 +196,7 @@ class Collector:
         if "mark" in known.values():
             self._add_marks([event for event in events if known[event.name] == "mark"])
             events = [event for event in events if known[event.name] != "mark"]
-        start, end, _ = times(events)
+        start, end = self._times(events, "operator")
         thread = integers(event.tid for event in events)
         kinds = [known[event.name] for event in events]
         special = [i for i, kind in enumerate(kinds) if kind not in (None, "autograd")]
@@ -270,7 +286,7 @@ class Collector:
         )
 
     def _add_marks(self, events: list[Any]) -> None:
-        start, end, _ = times(events)
+        start, end = self._times(events, "range")
         timed = [i for i in range(len(events)) if start[i] != NONE]
         marks = [i for i in timed if not is_communication_range(events[i].name)]
         ranges = [i for i in timed if is_communication_range(events[i].name)]

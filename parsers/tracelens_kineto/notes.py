@@ -127,6 +127,9 @@ def _times(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
     if reasons:
         text = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         yield notice("untimed-events", **who, count=reasons.total(), reasons=text)
+    if untimed := odd.collector.untimed:
+        kinds = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in untimed.items())
+        yield notice("untimed-host-events", **who, count=untimed.total(), kinds=kinds)
     if odd.collector.device.short:
         yield notice("short-kernels", **who, count=odd.collector.device.short)
     if odd.clipped:

@@ -158,10 +158,12 @@ class _Read:
     ) -> RankTrace:
         facts = header.with_sidecar(header.read(self.scan.header, self.scan.footer), self.path)
         collector, moved = part.collector, part.moved
-        host_calls = _without_untimed(part.calls, collector)
         operators, marks = collector.operators.table(), collector.marks.table()
         endless = durations.endless(part.events, _last(part.calls, operators, marks))
         impossible = part.events["device"].to_numpy()[endless]
+        timeless = part.events["correlation"].to_numpy()[endless].tolist()
+        untimed = [*collector.device.untimed_correlations, *timeless]
+        host_calls = _without_untimed(part.calls, untimed)
         table, clipped = durations.clip(part.events)
         keep = ~endless & (table["device"].to_numpy() != NONE)
         keep = keep if mine is None else keep & mine
@@ -265,9 +267,9 @@ def _untimed(collector: Collector, impossible: NDArray[np.int64]) -> dict[tuple[
     return dict(counts)
 
 
-def _without_untimed(calls: pd.DataFrame, collector: Collector) -> pd.DataFrame:
+def _without_untimed(calls: pd.DataFrame, correlations: list[int]) -> pd.DataFrame:
     """Keep launches of untimed events from counting as lost: their record is there."""
-    untimed = np.isin(calls["correlation"].to_numpy(), collector.device.untimed_correlations)
+    untimed = np.isin(calls["correlation"].to_numpy(), correlations)
     if not untimed.any():
         return calls
     kinds = calls["kind"].cat.add_categories(

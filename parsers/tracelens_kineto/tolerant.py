@@ -175,27 +175,35 @@ class _Walker:
             self._skip(self.text[start:end])
             return
         raw = self.text[start:end].encode("latin-1")
-        try:
-            _CHECK.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if _readable(raw):
+            self.result.events.append(raw)
+        else:
             self.damage.note(self.offset + start)
             self._repair(self.text[start:end])
-        else:
-            self.result.events.append(raw)
 
     def _repair(self, span: str) -> None:
         event = None
         if len(span) <= _LONGEST_EVENT:
             event = repair(span.encode("latin-1").decode("utf-8", "tracelens-escape"))
-        if event is None:
+        mended = None if event is None else encode(event)
+        if mended is None or not _readable(mended):
             self._skip(span)
         else:
-            self.result.events.append(encode(event))
+            self.result.events.append(mended)
             self.damage.repaired += 1
 
     def _skip(self, span: str) -> None:
         self.damage.skipped += 1
         self.damage.device_skipped += may_be_device_event(span)
+
+
+def _readable(event: bytes) -> bool:
+    """Tell whether the typed decoder takes an event."""
+    try:
+        _CHECK.decode(event)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _skip_blanks(text: str, position: int) -> int:
