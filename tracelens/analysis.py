@@ -381,9 +381,9 @@ def _run_notices(
     cycles = [c for r in run.ranks for c in r.cycles]
     if facts.device_kind == "cpu" and any(c.devices for c in cycles):
         found.append(notice("cpu-run"))
-    if not devices:
+    if not devices and not any(c.info.device_unseen for c in cycles):
         found.append(notice("no-device-events"))
-    elif not facts.steps:
+    if devices and not facts.steps:
         found.append(notice("no-steps", hint=_hint(run, "steps")))
     if (early := sum(d.before_first_step for d in devices)) and facts.steps:
         found.append(notice("before-first-step", count=early))

@@ -48,7 +48,14 @@ NOTICES: dict[str, NoticeKind] = {
         "process {process}{guess}",
     ),
     "unknown-categories": NoticeKind(
-        "info", "{count} event{s} of unknown categories ({names}) left out; {device}"
+        "info",
+        "{count} event{s} of unknown categories ({names}) left out; nothing says that they are a "
+        "device's",
+    ),
+    "unread-device-events": NoticeKind(
+        "warning",
+        "{count} event{s} of a device in a form TraceLens cannot attribute ({names}): in no "
+        "number, sums are lower bounds",
     ),
     "device-unknown": NoticeKind(
         "warning",
@@ -117,6 +124,16 @@ NOTICES: dict[str, NoticeKind] = {
         "warning",
         "{count} step{s} cut or without all device records: out of means and of the comparison "
         "with theory",
+    ),
+    "unended-steps": NoticeKind(
+        "warning",
+        "{count} step mark{s} without a usable duration (step {steps}): each ends where the next "
+        "one begins, the last with the trace, and is no complete step",
+    ),
+    "untimed-host-events": NoticeKind(
+        "warning",
+        "{count} host event{s} without a usable time ({kinds}): what they launched or named is not "
+        "known, and the operator time of a CPU run is a lower bound",
     ),
     "first-step-slow": NoticeKind(
         "info",
@@ -241,6 +258,11 @@ NOTICES: dict[str, NoticeKind] = {
         "warning",
         "{count} CUDA graph launch{es} recorded without their contents ({busy} ms): counted as "
         "compute, whatever ran in them; record with `--cuda-graph-trace=node`",
+    ),
+    "device-unseen": NoticeKind(
+        "warning",
+        "a device worked ({found}), but no event of one has a usable time: times of this rank are "
+        "unknown, and the host's do not stand for them",
     ),
     "no-device-time": NoticeKind(
         "info", "{count} recorded collective{s} without device time; the bytes are counted"
