@@ -242,6 +242,11 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} CUDA graph launch{es} recorded without their contents ({busy} ms): counted as "
         "compute, whatever ran in them; record with `--cuda-graph-trace=node`",
     ),
+    "link-samples-unassigned": NoticeKind(
+        "info",
+        "the links of GPUs were sampled, but nothing says which GPU is this rank's (containers "
+        "hide it): how busy its links were is unknown",
+    ),
     "no-device-time": NoticeKind(
         "info", "{count} recorded collective{s} without device time; the bytes are counted"
     ),
