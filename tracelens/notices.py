@@ -264,6 +264,11 @@ NOTICES: dict[str, NoticeKind] = {
         "a device worked ({found}), but no event of one has a usable time: times of this rank are "
         "unknown, and the host's do not stand for them",
     ),
+    "link-samples-unassigned": NoticeKind(
+        "info",
+        "the links of GPUs were sampled, but nothing says which GPU is this rank's (containers "
+        "hide it): how busy its links were is unknown",
+    ),
     "no-device-time": NoticeKind(
         "info", "{count} recorded collective{s} without device time; the bytes are counted"
     ),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from tracelens import contention, host_timeline, network_cards, steps
+from tracelens import contention, host_timeline, link_use, network_cards, steps
 from tracelens.attribution import (
     Timeline,
     Unions,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.intervals import Ints
+    from tracelens.link_use import StepUse
     from tracelens.model.result import Notice, Partition
     from tracelens.model.trace import RankInfo, RankTrace
     from tracelens.operations import Rule
@@ -88,6 +89,7 @@ class RankReduction:
         recorded_steps: Numbers of all steps in the trace, selected or not.
         first_ns: Absolute time of the first event, for the report's date and cycle order.
         network: Per (step, direction): bytes the machine's network cards counted.
+        link_use: Per device, link, direction and step: how busy the link was.
     """
 
     info: RankInfo
@@ -104,6 +106,7 @@ class RankReduction:
     last_ns: int
     contention: pd.DataFrame = field(default_factory=pd.DataFrame)
     network: pd.DataFrame = field(default_factory=pd.DataFrame)
+    link_use: list[StepUse] = field(default_factory=list)
     guessed_groups: int = 0
     without_device_time: int = 0
     in_graphs: int = 0
@@ -252,6 +255,7 @@ class _Reducer:
         self.pieces: list[pd.DataFrame] = []
         self.kernels: list[pd.DataFrame] = []
         self.compared: list[pd.DataFrame] = []
+        self.links: list[StepUse] = []
 
     def result(self, extra: dict[str, int]) -> RankReduction:
         groups = Groups(self.trace.info)
@@ -274,6 +278,7 @@ class _Reducer:
             recorded_steps=list(self.marks.number),
             contention=_join(self.compared, contention.COLUMNS),
             network=network_cards.reduce(self.trace.counters, devices),
+            link_use=self.links,
             first_ns=base + first,
             last_ns=base + last,
             guessed_groups=groups.guessed,
@@ -345,6 +350,8 @@ class _Reducer:
         if windows is not None:
             self._per_step(view, parts, windows)
             reductions = self._steps(view, parts, windows)
+            counters = self.trace.counters
+            self.links.extend(link_use.reduce(counters, view.device, place, parts.comm, reductions))
         return DeviceReduction(
             process=view.process,
             device=view.device,

@@ -56,6 +56,7 @@ def recording(
 def export(folder: Path, of: Recording, *statements: str, **options: Any) -> Path:
     """Write one export a rank, then change each by SQL."""
     per_node = options.pop("per_node", False)
+    options.setdefault("links", True)
     written = nsight.write(of, folder, per_node=per_node, options=nsight.Options(**options))
     for path in written:
         with closing(sqlite3.connect(path)) as database:
