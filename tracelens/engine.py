@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens import limits, remote
+from tracelens import interrupts, limits, remote
 from tracelens.discovery import Candidate, discover
 from tracelens.errors import InputError, PluginError, TraceLensError
 from tracelens.model.result import SourceFile
@@ -245,12 +245,18 @@ def _read_parallel(
     # parent (rich's progress bar) can deadlock, so workers are spawned.
     order = sorted(traces, key=lambda c: -c.size)
     outcomes: list[_Outcome] = []
+    start = get_context("spawn")
     try:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            pending = {pool.submit(_reduce_in_worker, c, options): c for c in order}
-            for future in as_completed(pending):
-                outcomes.append(future.result())
-                progress.advance(pending[future].size)
+        with ProcessPoolExecutor(workers, start, interrupts.end_this_process) as pool:
+            with interrupts.held():
+                pending = {pool.submit(_reduce_in_worker, c, options): c for c in order}
+            try:
+                for future in as_completed(pending):
+                    outcomes.append(future.result())
+                    progress.advance(pending[future].size)
+            except KeyboardInterrupt:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
     except BrokenProcessPool:
         # The system killed a worker, for memory as a rule: go on here, one file at a time.
         done = {outcome.candidate for outcome in outcomes}
