@@ -13,8 +13,8 @@ import fsspec
 from standard_run import is_standard, rank
 
 import tracelens
+from tracelens.addresses import is_remote, shown
 from tracelens.errors import InputError
-from tracelens.remote import is_remote, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
