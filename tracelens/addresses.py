@@ -17,7 +17,7 @@ _LOCAL = ("file", "local")
 _WEB = ("http", "https")
 
 # A password may hold a slash that should have been escaped; after a host's colon stands a number.
-_LOGIN = re.compile(r"(?<=://)(?:[^/\s]*@|[^/@:\s]*:(?!\d+(?:[/?#]|$))\S*@)")
+_LOGIN = re.compile(r"(?<=://)(?:[^/\s]*@|[^/@:\s]*:(?!:|\d+(?:[/?#]|$))\S*@)")
 _SECRETS = re.compile(
     r"\S+://\S+|\S*\?\S*=\S*|\S*(?:signature|token|key|secret|password|credential|sig)=\S+",
     re.IGNORECASE,

@@ -30,6 +30,7 @@ _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "
 }  # fmt: skip
 _EXTRA = "'tracelens-distributed[remote]'"
 _SILENCE_S = 60
+_FORGOTTEN: list[Any] = []
 _ERRNO = re.compile(r"^\[Errno \d+\] ")
 
 
@@ -66,9 +67,11 @@ def fetch(
     """
     system, path = _system(given)
     try:
+        system.invalidate_cache()  # fsspec keeps listings for as long as the process lives
         listing = remote_listing.of(system, path, given, wanted)
         beside = remote_listing.companions(system, listing)
     except Exception as error:  # every file system raises its own kinds
+        _forget(system)
         raise _failed(given, error) from error
     if not listing.sizes and not listing.failed:
         raise InputError(
@@ -136,12 +139,18 @@ def _system(given: str) -> tuple[Any, str]:
     return system, str(path)
 
 
+def _forget(system: Any) -> None:
+    """Let the next try in a notebook look for credentials again."""
+    system.clear_instance_cache()
+    # Once nothing holds it, s3fs would close its connection in the notebook's own event loop.
+    _FORGOTTEN.append(system)
+
+
 def _settings(kind: str) -> dict[str, Any]:
     """Return how to read from a kind of address, where the user's configuration does not say."""
     from fsspec.config import conf
 
-    # Kept file systems remember the listings and credentials of before.
-    settings: dict[str, Any] = {"skip_instance_cache": True}
+    settings: dict[str, Any] = {}
     if kind in ("s3", "s3a"):
         # s3fs asks twice for a long object, and holds ten parts of it in memory.
         settings["max_concurrency"] = 1

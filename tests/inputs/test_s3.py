@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with object_store.server() as address:
-        yield address
+def door() -> Iterator[Door]:
+    with object_store.server() as server, object_store.door(server) as door:
+        yield door
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +54,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def uploaded(server: str, run: Path) -> Any:
+def uploaded(door: Door, run: Path) -> Any:
     """Fill the bucket once."""
     system = s3fs.S3FileSystem(
         key="any",
         secret="any",
-        endpoint_url=f"http://{server}",
+        endpoint_url=door.url,
         skip_instance_cache=True,
     )
     system.mkdir(BUCKET)
@@ -68,15 +68,16 @@ def uploaded(server: str, run: Path) -> Any:
 
 
 @pytest.fixture
-def store(server: str, uploaded: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
+def store(door: Door, uploaded: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
     """Offer the bucket as the environment names it."""
     for name in object_store.UNSET:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-    with object_store.door(server) as door:
-        for name, value in object_store.environment(door.url).items():
-            monkeypatch.setenv(name, value)
-        yield door
+    for name, value in object_store.environment(door.url).items():
+        monkeypatch.setenv(name, value)
+    door.mend()
+    yield door
+    door.mend()
 
 
 @pytest.fixture
@@ -286,11 +287,17 @@ def test_an_object_of_a_bucket_that_may_not_be_listed(store: Door) -> None:
     assert len(tracelens.analyze(f"s3://{BUCKET}/run/rank0.json.gz").ranks) == 1
 
 
-def test_without_credentials(store: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_credentials_until_there_are_some(
+    store: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3fs.S3FileSystem.clear_instance_cache()
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(InputError, match=f"s3://{BUCKET}/run: .*Unable to locate credentials"):
         tracelens.analyze(f"s3://{BUCKET}/run")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+    assert len(tracelens.analyze(f"s3://{BUCKET}/run/rank0.json.gz").ranks) == 1
 
 
 def test_nobody_answers(impatient: Door, monkeypatch: pytest.MonkeyPatch) -> None:
