@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens import archives, remote, sidecar
+from tracelens import addresses, archives, remote, sidecar
 from tracelens.errors import InputError
 from tracelens.gzip_head import HEAD, head_of, missing_decoder, packed
 
@@ -75,12 +75,13 @@ class _Look:
         self.parsers, self.workspace = parsers, workspace
         self.suffixes = (*_KNOWN_SUFFIXES, *(s for parser in parsers for s in parser.suffixes))
         self.seen: set[Path] = set()
+        self.fetched: set[str] = set()
         # Several folders hold files of one name: then the whole path tells them apart.
         self.several = len(paths) > 1
 
     def under(self, given: str) -> Iterator[Candidate]:
         """Yield the candidates of one argument."""
-        for found in self._remote(given) if remote.is_remote(given) else self._local(given):
+        for found in self._remote(given) if addresses.is_remote(given) else self._local(given):
             if found.reason is not None:
                 yield _lost(found)
                 continue
@@ -90,20 +91,22 @@ class _Look:
                 yield from self._candidates(found)
 
     def wanted(self, name: str) -> bool:
-        """Tell by its name whether a file in a folder or an archive may be a trace."""
-        return _looks_like_trace(name.rpartition("/")[2], self.suffixes)
+        """Tell by its name whether a file in an archive or a remote folder may be a trace."""
+        *folders, last = name.split("/")
+        passed_over = any(_passed_over(folder) for folder in folders if folder not in (".", ".."))
+        return not passed_over and _looks_like_trace(last, self.suffixes)
 
     def _remote(self, given: str) -> Iterator[_Found]:
-        shown = remote.shown(given)
         if self.workspace is None:
+            shown = addresses.shown(given)
             yield _Found(Path(shown), shown, "a remote path")
             return
-        for file in remote.fetch(given, self.wanted, self.workspace):
-            name = f"{shown.rstrip('/')}/{file.shown}" if self.several else file.shown
+        for file in remote.fetch(given, self.wanted, self.workspace, self.fetched):
+            name = file.address if self.several else file.shown
             yield _Found(file.path or Path(name), name, file.reason)
 
     def _local(self, given: str) -> Iterator[_Found]:
-        given = given.removeprefix("file://")
+        given = addresses.local(given)
         unreadable: list[OSError] = []
         for root, path in _files(given, self.suffixes, self.parsers, unreadable):
             yield _Found(path, path.as_posix() if self.several else _shown(root, path))
@@ -208,13 +211,17 @@ def _walk(
             folders.clear()  # a link back into the tree
             continue
         visited.add(real)
-        named = sorted(f for f in folders if f != _OWN_FOLDER and not f.startswith("."))
+        named = sorted(f for f in folders if not _passed_over(f))
         inputs = [f for f in named if _is_one_input(Path(parent) / f, parsers)]
         folders[:] = [f for f in named if f not in inputs]
         yield from (Path(parent) / name for name in inputs)
         for name in sorted(files):
             if _looks_like_trace(name, suffixes):
                 yield Path(parent) / name
+
+
+def _passed_over(folder: str) -> bool:
+    return folder == _OWN_FOLDER or folder.startswith(".")
 
 
 def _is_one_input(folder: Path, parsers: Sequence[Parser]) -> bool:

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens import interrupts, limits, remote
+from tracelens import addresses, interrupts, limits
 from tracelens.discovery import Candidate, discover
 from tracelens.errors import InputError, PluginError, TraceLensError
 from tracelens.model.result import SourceFile
@@ -178,7 +178,7 @@ def _as_list(paths: str | Path | Sequence[str | Path]) -> list[str | Path]:
 
 
 def _names(paths: Iterable[str | Path]) -> str:
-    return " ".join(remote.shown(path) for path in paths)
+    return " ".join(addresses.shown(path) for path in paths)
 
 
 def _parser(name: str | None) -> Parser:

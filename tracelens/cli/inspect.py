@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…")
 def command(paths: tuple[str, ...]) -> None:
     """List every file under PATH with its format, rank and steps, or why it is left out."""
-    from tracelens import remote
+    from tracelens import addresses
     from tracelens.discovery import discover
     from tracelens.errors import InputError
     from tracelens.registry import parsers
@@ -24,7 +24,7 @@ def command(paths: tuple[str, ...]) -> None:
     with Workspace() as workspace:
         found = discover(list(paths), parsers(), workspace)
         if not found:
-            where = " ".join(remote.shown(path) for path in paths)
+            where = " ".join(addresses.shown(path) for path in paths)
             raise InputError(f"{where}: no trace file in it", slug="no-traces")
         facts = [(candidate, _facts(candidate)) for candidate in found]
     width = min(max(len(candidate.shown) for candidate in found), 60)

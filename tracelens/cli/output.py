@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tracelens.addresses import is_remote, shown
 from tracelens.errors import OutputError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def check_targets(targets: list[Path], *, force: bool) -> None:
     from tracelens.registry import report_for
 
     for target in targets:
+        refuse_address(target)
         if target.suffix.lower() != ".json":
             report_for(target.suffix)
         check_target(target, force=force)
@@ -41,6 +43,7 @@ def check_target(target: Path, *, force: bool) -> None:
     Raises:
         OutputError: Naming it.
     """
+    refuse_address(target)
     if target.is_dir():
         raise OutputError(f"{target} is a folder", slug="cannot-write")
     if target.exists() and not force:
@@ -49,6 +52,20 @@ def check_target(target: Path, *, force: bool) -> None:
         )
     if not target.parent.is_dir():
         raise OutputError(f"{target.parent}: no such folder", slug="cannot-write")
+
+
+def refuse_address(target: Path) -> None:
+    """Refuse to write to another machine, before a folder called `s3:` comes of it.
+
+    Raises:
+        OutputError: If the target is an address such as `s3://bucket/report.html`.
+    """
+    if is_remote(target):
+        raise OutputError(
+            f"{shown(target)}: results are written to local files only",
+            hint="name a local file with -o, and copy it there afterwards",
+            slug="cannot-write",
+        )
 
 
 def check_default_folder(*, force: bool) -> list[Path]:
@@ -93,6 +110,7 @@ def clear_folder(folder: Path, patterns: Sequence[str], mark: bytes, *, force: b
     Raises:
         OutputError: If something is in the way.
     """
+    refuse_address(folder)
     if not folder.exists() or not any(folder.iterdir()):
         return
     found = [path for pattern in patterns for path in folder.glob(pattern)]
