@@ -435,6 +435,26 @@ def _why_unknown(unknown: int, unlaunched: int, hint: str) -> str:
     return hint if not unlaunched else f"{unlaunched:,} {early}; for the rest, {hint}"
 
 
+def _reported_losses(rank: RankRun, *, device: bool) -> list[Notice]:
+    """Say what the profiler itself says it lost; device events only if no launch shows the loss."""
+    lost: Counter[str] = Counter()
+    kinds: set[str] = set()
+    for cycle in rank.cycles:
+        kinds |= cycle.info.reported_losses.keys()
+        lost.update(cycle.info.reported_losses)
+    shown = {kind: f"{lost[kind]:,}" if lost[kind] else "some" for kind in kinds}
+    number = rank.rank
+    found = []
+    if device and "device" in kinds:
+        some = shown["device"]
+        found.append(notice("reported-device-loss", rank=number, some=some, who=number))
+    if "ranges" in kinds:
+        found.append(notice("reported-range-loss", rank=number, some=shown["ranges"]))
+    if "counters" in kinds:
+        found.append(notice("reported-counter-loss", rank=number, some=shown["counters"]))
+    return found
+
+
 def _rank_notices(run: Run) -> list[Notice]:
     found: list[Notice] = []
     for rank in run.ranks:
@@ -443,6 +463,7 @@ def _rank_notices(run: Run) -> list[Notice]:
             found.append(notice("several-devices", rank=rank.rank, count=len(devices)))
         if lost := sum(cycle.lost for cycle in rank.cycles):
             found.append(notice("lost-device-records", rank=rank.rank, count=lost, who=rank.rank))
+        found += _reported_losses(rank, device=not lost)
     cycles = [cycle for rank in run.ranks for cycle in rank.cycles]
     if guessed := sum(cycle.guessed_groups for cycle in cycles):
         found.append(notice("group-guessed", count=guessed))

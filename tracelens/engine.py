@@ -330,7 +330,7 @@ def _source_file(candidate: Candidate, outcomes: list[_Outcome], run: Run) -> So
         if cycle.info.path == candidate.shown
     ]
     infos = [reduction.info for reduction in outcome.reductions]
-    partial = any(info.truncated or info.damaged_device_events for info in infos)
+    partial = any(info.lacks_device_events for info in infos)
     return SourceFile(
         path=candidate.shown,
         format=candidate.format,

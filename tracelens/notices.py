@@ -145,6 +145,21 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} launch{es} without a device record (the profiler's buffer was full, or it stopped "
         "too early); sums of rank {who} are lower bounds",
     ),
+    "reported-device-loss": NoticeKind(
+        "warning",
+        "the profiler itself reports that it lost {some} device events, and no launch shows which; "
+        "sums of rank {who} are lower bounds",
+    ),
+    "reported-range-loss": NoticeKind(
+        "warning",
+        "the profiler itself reports that it lost {some} ranges: steps, sizes and groups they "
+        "would have told are missing, times of the device are not affected",
+    ),
+    "reported-counter-loss": NoticeKind(
+        "info",
+        "the profiler itself reports that it lost {some} samples of counters: what links and "
+        "network cards carried is unknown where too few are left",
+    ),
     "bytes-unknown": NoticeKind(
         "warning",
         "the size of {count} of {calls} collective calls in complete steps is unknown ({why}); no "

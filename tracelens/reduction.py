@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from tracelens import contention, host_timeline, link_use, network_cards, steps
+from tracelens import (
+    contention,
+    host_timeline,
+    link_use,
+    message_roles,
+    network_cards,
+    steps,
+)
 from tracelens.attribution import (
     Timeline,
     Unions,
@@ -27,7 +34,7 @@ from tracelens.idle import IdleCauses, idle_causes, idle_gaps
 from tracelens.model.trace import NONE
 from tracelens.notices import notice
 from tracelens.operation_rows import ROW_COLUMNS, operation_row
-from tracelens.operations import OPERATIONS, RECV, SEND
+from tracelens.operations import OPERATIONS
 from tracelens.passes import Compute, Message, PassFinder, Work, with_dependencies
 from tracelens.unseen import unseen_device
 
@@ -321,13 +328,9 @@ class _Reducer:
             return
         launch = np.array([NONE if o.launch is None else o.launch for o in self.found], np.int64)
         self.step = steps.launching_step(self.marks, launch)
-        roles = [
-            "" if o.op not in (SEND, RECV) else g.role
-            for o, g in zip(self.found, group_of, strict=True)
-        ]
-        between_stages = ("pp",) if "pp" in roles else ("unknown",)
+        between = message_roles.between_stages(self.found, group_of, self.trace.info)
         for row in np.argsort(launch, kind="stable").tolist():
-            if roles[row] in between_stages and launch[row] != NONE:
+            if between[row] and launch[row] != NONE:
                 message = Message(int(launch[row]), self.found[row].op)
                 self.messages.setdefault(int(self.step[row]), []).append(message)
 

@@ -14,6 +14,7 @@ from tracelens_nsight import (
     calls,
     communications,
     device,
+    diagnostics,
     facts,
     frames,
     links,
@@ -174,6 +175,7 @@ def _info(
         process_groups=(*mark.groups, *talk.groups),
         nccl_version=payloads.nccl_version(export.tables),
         dtype=mark.dtype,
+        reported_losses=diagnostics.losses(export.tables, process),
         simulated=found.simulated,
         untimed={(pid, ordinal): count for ordinal, count in rows.untimed.items()},
         notices=tuple(

@@ -127,6 +127,15 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
         ),
         "launches have no device record",
     ),
+    "reported-losses": (
+        lambda folder: export(
+            folder,
+            recording(),
+            "CREATE TABLE DIAGNOSTIC_EVENT AS SELECT 'CUPTI dropped 7 records.' AS text",
+            "INSERT INTO DIAGNOSTIC_EVENT VALUES ('Not all NVTX events might have been collected')",
+        ),
+        "nsys itself reports that it lost device events, NVTX ranges",
+    ),
     "untimed": (
         lambda folder: export(
             folder,
