@@ -10,7 +10,9 @@ from __future__ import annotations
 from tracelens.theory.scheme import Term
 
 
-def ring(keys_values: int, size: int, passes: int, *, backward: bool = True) -> tuple[Term, ...]:
+def ring(
+    keys_values: int, size: int, passes: int, *, backward: bool = True, forwards: int = 1
+) -> tuple[Term, ...]:
     """Predict a ring: keys and values pass on c - 1 times, backward with their gradients.
 
     Args:
@@ -18,33 +20,39 @@ def ring(keys_values: int, size: int, passes: int, *, backward: bool = True) -> 
         size: Ranks of the group (c).
         passes: Layers of the rank times micro-batches.
         backward: Whether there is a backward pass.
+        forwards: How often attention runs forward: twice if backward recomputes it.
     """
-    each = 3 if backward else 1
+    each = forwards + 2 * backward
     elements = each * (size - 1) * passes * keys_values
     formula = f"{each} x {size - 1} turns x {passes:,} layer passes x {keys_values:,}"
     return (Term("send", elements, "activation", size, formula, "context"),)
 
 
 def gathered(
-    keys_values: int, size: int, passes: int, *, backward: bool = True
+    keys_values: int, size: int, passes: int, *, backward: bool = True, forwards: int = 1
 ) -> tuple[Term, ...]:
-    """Predict gathers: once forward, once backward, where gradients are reduce-scattered too."""
+    """Predict gathers: once forward, once backward, where gradients are reduce-scattered too.
+
+    Args as `ring`.
+    """
     whole = keys_values * size * passes
     formula = f"{passes:,} layer passes x {keys_values * size:,}"
+    times = forwards + backward
     gather = Term(
-        "all_gather",
-        whole * (2 if backward else 1),
-        "activation",
-        size,
-        f"2 x {formula}" if backward else formula,
-        "context",
+        "all_gather", times * whole, "activation", size, f"{times} x {formula}", "context"
     )
     scatter = Term("reduce_scatter", whole, "activation", size, formula, "context")
     return (gather, scatter) if backward else (gather,)
 
 
 def all_to_all(
-    queries: int, keys_values: int, size: int, passes: int, *, backward: bool = True
+    queries: int,
+    keys_values: int,
+    size: int,
+    passes: int,
+    *,
+    backward: bool = True,
+    forwards: int = 1,
 ) -> tuple[Term, ...]:
     """Predict Ulysses (Jacobs et al. 2023): queries, keys, values and outputs change their split.
 
@@ -54,8 +62,9 @@ def all_to_all(
         size: As `ring`.
         passes: As `ring`.
         backward: As `ring`.
+        forwards: As `ring`.
     """
-    each = 2 if backward else 1
+    each = forwards + backward
     one = 2 * queries + keys_values
     formula = f"{each} x {passes:,} layer passes x {one:,}"
     return (Term("all_to_all", each * passes * one, "activation", size, formula, "context"),)

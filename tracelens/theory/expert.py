@@ -12,7 +12,9 @@ import math
 from tracelens.theory.scheme import Term
 
 
-def all_to_all(unit: int, copies: int, size: int, passes: int, *, backward: bool = True) -> Term:
+def all_to_all(
+    unit: int, copies: int, size: int, passes: int, *, backward: bool = True, forwards: int = 1
+) -> Term:
     """Predict dispatch and combine.
 
     Args:
@@ -21,8 +23,9 @@ def all_to_all(unit: int, copies: int, size: int, passes: int, *, backward: bool
         size: Ranks of the group.
         passes: Layers of the rank times micro-batches.
         backward: Whether there is a backward pass.
+        forwards: How often a layer runs forward: twice if backward recomputes it.
     """
-    each = 4 if backward else 2
+    each = 2 * (forwards + backward)
     formula = f"{each} x {passes:,} layer passes x k {copies} x {unit:,}"
     elements = each * passes * copies * unit
     return Term("all_to_all", elements, "activation", size, formula, "expert")

@@ -24,7 +24,13 @@ _LOSS_BYTES = 4  # megatron/core/tensor_parallel/cross_entropy.py works in fp32
 
 
 def layers(
-    unit: int, size: int, passes: int, *, sequence_parallel: bool = False, backward: bool = True
+    unit: int,
+    size: int,
+    passes: int,
+    *,
+    sequence_parallel: bool = False,
+    backward: bool = True,
+    forwards: int = 1,
 ) -> tuple[Term, ...]:
     """Predict the traffic of dense layers: attention and MLP each put their shares together.
 
@@ -34,21 +40,22 @@ def layers(
         passes: Layers of the rank times micro-batches.
         sequence_parallel: Whether the sequence is split outside of these layers.
         backward: Whether there is a backward pass.
+        forwards: How often a layer runs forward: twice if backward recomputes it.
     """
-    counts = _calls(2, sequence_parallel=sequence_parallel, backward=backward)
+    counts = _calls(2, forwards, sequence_parallel=sequence_parallel, backward=backward)
     return _terms(counts, unit, size, passes, "layer passes")
 
 
 def expert_layers(
-    unit: int, size: int, passes: int, top_k: int, *, backward: bool = True
+    unit: int, size: int, passes: int, top_k: int, *, backward: bool = True, forwards: int = 1
 ) -> tuple[Term, ...]:
     """Predict layers whose MLP are experts: attention as before, and k times the tokens.
 
     Megatron asks for sequence parallelism here: what a rank's experts got is gathered over the
     group, and their outputs are reduce-scattered, forward and backward. Args as `layers`.
     """
-    attention = _calls(1, sequence_parallel=True, backward=backward)
-    each = 2 if backward else 1
+    attention = _calls(1, forwards, sequence_parallel=True, backward=backward)
+    each = forwards + backward
     experts = {"all_gather": each, "reduce_scatter": each}
     return (
         *_terms(attention, unit, size, passes, "layer passes"),
@@ -100,14 +107,14 @@ def loss(tokens: int, size: int, micro_batches: int) -> tuple[Term, ...]:
     )
 
 
-def _calls(halves: int, *, sequence_parallel: bool, backward: bool) -> dict[str, int]:
+def _calls(
+    halves: int, forwards: int, *, sequence_parallel: bool, backward: bool
+) -> dict[str, int]:
     """Count the calls of one pass; a half is attention or a dense MLP."""
+    summed = halves * (forwards + backward)
     if not sequence_parallel:
-        return {"all_reduce": halves * (2 if backward else 1)}
-    return {
-        "all_gather": halves * (3 if backward else 1),
-        "reduce_scatter": halves * (2 if backward else 1),
-    }
+        return {"all_reduce": summed}
+    return {"all_gather": halves * (forwards + 2 * backward), "reduce_scatter": summed}
 
 
 def _terms(counts: dict[str, int], unit: int, size: int, times: int, what: str) -> tuple[Term, ...]:
