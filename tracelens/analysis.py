@@ -13,6 +13,7 @@ from tracelens import (
     causes,
     collectives,
     contention,
+    dimension_volumes,
     dimensions,
     exposed_wait,
     link_use,
@@ -87,6 +88,9 @@ def analyse(
     waits = waiting.observe(run, table)
     cuts = exposed_wait.cuts_of(run, table, waits)
     pipes = pipeline.observe(run, table, roled.role, waits)
+    if combined:
+        seen = dimension_volumes.Seen(run, table, roled, kinds, pattern, found, dims, pipes.result)
+        compared = dimension_volumes.added(compared, seen, given)
     dimension = exposed_wait.by_cycle(run, dimensions.of_rows(table, roled))
     by_dimension = {
         id(rank): dimensions.sums(rank, cuts[rank.rank], dimension[rank.rank])

@@ -141,12 +141,7 @@ def _tar(
 ) -> Iterator[Member]:
     with path.open("rb") as file, _plain(file) as plain:
         counted: Any = _Counted(plain, budget)
-        try:
-            opened = tarfile.open(fileobj=counted, mode="r|")
-        except tarfile.ReadError as error:
-            reason = "compressed with bzip2 or xz, and no tar archive: unpack it first"
-            raise _NoTar(reason) from error
-        with opened as archive:
+        with _opened(counted) as archive:
             for number, info in enumerate(archive):
                 if number >= _MOST_MEMBERS:
                     yield Member("", None, _TOO_MANY)
@@ -169,6 +164,14 @@ def _tar(
                 yield Member(info.name, target, cut=not whole)
                 if not whole:
                     return
+
+
+def _opened(plain: Any) -> tarfile.TarFile:
+    try:
+        return tarfile.open(fileobj=plain, mode="r|")
+    except tarfile.ReadError as error:
+        reason = "compressed with bzip2 or xz, and no tar archive: unpack it first"
+        raise _NoTar(reason) from error
 
 
 def _plain(file: IO[bytes]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -150,13 +151,37 @@ def _shape(pipeline: Pipeline) -> str:
 
 def _volume_ratio(volumes: Volumes) -> Metric:
     label = "Volume ÷ theory"
+    if volumes.dimensions:
+        return _dimension_ratio(label, volumes)
     papers = [p for p in volumes.predictions if p.kind == "paper"]
     if not papers or volumes.verdict == "unknown":
         return Metric("volume_ratio", label, None, "ratio", detail=_short_reason(volumes))
     value = papers[0].observed_over_predicted
-    status: Status = "ok" if volumes.verdict in ("as expected", "explained") else "warn"
+    status = _STATUS_OF_VOLUMES[volumes.verdict]
     detail = f"against {papers[0].name}; {volumes.verdict}"
     return Metric("volume_ratio", label, value, "ratio", None, status, detail)
+
+
+def _dimension_ratio(label: str, volumes: Volumes) -> Metric:
+    """Return the ratio of the dimension that is farthest from its prediction."""
+    judged = {
+        row.dimension: row.observed_over_predicted
+        for row in volumes.dimensions
+        if row.verdict != "unknown" and row.observed_over_predicted is not None
+    }
+    if not judged:
+        return Metric("volume_ratio", label, None, "ratio", detail=_short_reason(volumes))
+    worst, value = max(judged.items(), key=lambda one: abs(math.log(one[1] or math.inf)))
+    status = _STATUS_OF_VOLUMES.get(volumes.verdict, "unknown")
+    detail = f"{worst}; {len(judged)} of {len(volumes.dimensions)} dimensions are predicted"
+    return Metric("volume_ratio", label, value, "ratio", None, status, detail)
+
+
+_STATUS_OF_VOLUMES: dict[str, Status] = {
+    "as expected": "ok",
+    "explained": "ok",
+    "unexplained": "warn",
+}
 
 
 def _transfer_estimate(collectives: list[CollectiveResult]) -> list[Metric]:
@@ -241,6 +266,8 @@ def _bubble_clause(pipeline: Pipeline | None) -> str:
 
 
 def _volume_clause(volumes: Volumes, parameters: Parameters) -> str:
+    if volumes.dimensions:
+        return _dimension_clause(volumes)
     multiple = volumes.per_step.multiple_of_parameters
     if volumes.verdict == "unknown" or multiple is None or parameters.count is None:
         return ""
@@ -255,3 +282,19 @@ def _volume_clause(volumes: Volumes, parameters: Parameters) -> str:
         against = f"the paper says {paper:.4g}Ψ" if paper is not None else "unlike the paper"
         return f"{moved}; {against}, and the difference is explained: {matched[0].name}."
     return f"{moved}, which no prediction explains."
+
+
+def _dimension_clause(volumes: Volumes) -> str:
+    """Name the dimensions that deviate; say so if none does."""
+    parts = [
+        f"{row.dimension} {_ratio(row.observed_over_predicted)}"
+        for row in volumes.dimensions
+        if row.verdict == "unexplained"
+    ]
+    if parts:
+        return f"Not the bytes theory says: {', '.join(parts)}."
+    return "Every dimension moves the bytes theory says." if volumes.verdict != "unknown" else ""
+
+
+def _ratio(value: float | None) -> str:
+    return "though none were expected" if value is None else f"moves {value:.3g} times as many"
