@@ -350,6 +350,8 @@ def _parallelism(
 ) -> result.Parallelism:
     strategy, evidence = found.strategy, list(found.evidence)
     if combined:
+        # Each rank holds a shard, so Ψ is never read off a mixed run.
+        evidence = [line for line in evidence if line != parallelism.READ_OFF]
         parts = [f"{name} {size}" for name, size in dims.items() if size > 1]
         evidence.insert(0, f"groups of several kinds: {', '.join(parts)}")
         kinds = [name for name, size in dims.items() if size > 1]

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tracelens.run import RankRun
 
 _FORWARD = re.compile(
@@ -36,14 +38,18 @@ def count(rank: RankRun) -> AttentionPasses | None:
     Returns:
         None if there is none, or if steps differ, so that no number holds for a step.
     """
-    totals = {"forward": 0, "backward": 0}
     keys = {key for key in rank.step_keys() if rank.complete(*key)}
+    forward = backward = 0
     for number, cycle in enumerate(rank.cycles):
-        rows = cycle.kernels[["name", "step", "count"]]
-        for name, step, times in rows.itertuples(index=False):
-            if (number, int(step)) in keys:
-                totals["forward"] += int(times) if _FORWARD.search(str(name)) else 0
-                totals["backward"] += int(times) if _BACKWARD.search(str(name)) else 0
-    if not keys or not any(totals.values()) or any(t % len(keys) for t in totals.values()):
+        steps = [step for at, step in keys if at == number]
+        rows = cycle.kernels[cycle.kernels["step"].isin(steps)]
+        forward += _calls(rows, _FORWARD)
+        backward += _calls(rows, _BACKWARD)
+    if not forward + backward or forward % len(keys) or backward % len(keys):
         return None
-    return AttentionPasses(**{way: total // len(keys) for way, total in totals.items()})
+    return AttentionPasses(forward // len(keys), backward // len(keys))
+
+
+def _calls(kernels: pd.DataFrame, pattern: re.Pattern[str]) -> int:
+    names = [name for name in kernels["name"].unique() if pattern.search(str(name))]
+    return int(kernels["count"][kernels["name"].isin(names)].sum())

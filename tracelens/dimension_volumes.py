@@ -94,11 +94,11 @@ def compare(seen: Seen, given: Given) -> list[DimensionVolume]:
     other = _unassigned(facts)
     rows = [*rows, _embedding(facts), other]
     if other.calls:
-        rows = [_undecided(row) for row in rows]
+        rows = [undecided(row) for row in rows]
     return [row for row in rows if seen.dims.get(row.dimension, 1) > 1 or row.calls]
 
 
-def _undecided(row: DimensionVolume) -> DimensionVolume:
+def undecided(row: DimensionVolume) -> DimensionVolume:
     """Take back that a dimension moves too little: what is missing may be on other groups."""
     if row.verdict != "unexplained" or (row.observed_over_predicted or 0) > 1:
         return row

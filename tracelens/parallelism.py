@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _CLOSE = 0.02  # padding: docs/theory.md, "Padding"
 _KEPT_BELOW = 1.5  # gathers over Ψ: 1 if parameters stay gathered until backward, 2 - root if not
 _ONE_MICRO_BATCH = "one micro-batch per step is assumed: nothing in the trace counts them"
+READ_OFF = (
+    "Ψ is read off the same traffic, so the comparison checks which collectives run and how often; "
+    "give --params to check the total too"
+)
 _DATA_PARALLEL_ROLES = ("dp", "shard", "unknown", "world", "cp", "ep")
 """Gradients may be reduced over the ranks of a cp or ep group, see `shared_groups`."""
 
@@ -480,10 +484,7 @@ def _finish(found: Inference, view: _View) -> Inference:
         found.parameters_confidence = "exact"
     else:
         found.parameters_confidence = "high" if found.confidence == "high" else "medium"
-        found.evidence.append(
-            "Ψ is read off the same traffic, so the comparison checks which collectives run and "
-            "how often; give --params to check the total too"
-        )
+        found.evidence.append(READ_OFF)
     if view.given.zero_stage is not None:
         _apply_stage(found, view.given.zero_stage)
     return found

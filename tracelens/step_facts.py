@@ -9,8 +9,7 @@ tells, a fact is missing, and so is the prediction.
 from __future__ import annotations
 
 import functools
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -83,6 +82,7 @@ class StepFacts:
     traffic: Traffic
     inference: Inference
     given: Given
+    _sizes: dict[tuple[str, ...], dict[tuple[int, int], int]] = field(default_factory=dict)
 
     # the model ---------------------------------------------------------------------------------
 
@@ -125,12 +125,12 @@ class StepFacts:
         found: NDArray[np.bool_] = self.large & own & chosen
         return found
 
-    @property
+    @functools.cached_property
     def sequence_parallel(self) -> bool:
         """Whether tensor-parallel ranks reduce-scatter activations instead of all-reducing them."""
         return bool(self.calls("tp", REDUCE_SCATTER).any())
 
-    @property
+    @functools.cached_property
     def context(self) -> Context | None:
         """How context-parallel ranks get each other's keys and values."""
         kinds: tuple[tuple[str, Context], ...] = (
@@ -140,16 +140,22 @@ class StepFacts:
         )
         return next((kind for op, kind in kinds if self.calls("cp", op).any()), None)
 
-    def sizes(self, dimension: str, *ops: str) -> Counter[tuple[int, int]]:
+    def sizes(self, dimension: str, *ops: str) -> dict[tuple[int, int], int]:
         """Count calls by bytes and bytes of an element; `NONE` if untyped."""
-        frame = self.table.frame[self.calls(dimension, *ops)]
-        pairs = zip(frame["buffer_bytes"], frame["item_bytes"], strict=True)
-        return Counter((int(size), int(item)) for size, item in pairs if size != NONE)
+        key = (dimension, *ops)
+        if key not in self._sizes:
+            calls = self.calls(dimension, *ops)
+            frame = self.table.frame[calls & (self.table.frame["buffer_bytes"] != NONE)]
+            pairs = frame[["buffer_bytes", "item_bytes"]].to_numpy(np.int64)
+            found, count = np.unique(pairs, axis=0, return_counts=True)
+            listed = zip(found.tolist(), count.tolist(), strict=True)
+            self._sizes[key] = {(size, item): times for (size, item), times in listed}
+        return self._sizes[key]
 
     def usual_size(self, dimension: str, *ops: str) -> tuple[int, int] | None:
         """Return bytes and bytes of an element of the most usual call."""
         sizes = self.sizes(dimension, *ops)
-        return sizes.most_common(1)[0][0] if sizes else None
+        return max(sizes, key=lambda size: (sizes[size], size), default=None)
 
     # the shape of a step -------------------------------------------------------------------------
 

@@ -287,14 +287,14 @@ def _volume_clause(volumes: Volumes, parameters: Parameters) -> str:
 def _dimension_clause(volumes: Volumes) -> str:
     """Name the dimensions that deviate; say so if none does."""
     parts = [
-        f"{row.dimension} {_ratio(row.observed_over_predicted)}"
+        f"{row.dimension} {_times(row.observed_over_predicted)}"
         for row in volumes.dimensions
         if row.verdict == "unexplained"
     ]
     if parts:
-        return f"Not the bytes theory says: {', '.join(parts)}."
+        return f"Bytes are not what theory says: {', '.join(parts)}."
     return "Every dimension moves the bytes theory says." if volumes.verdict != "unknown" else ""
 
 
-def _ratio(value: float | None) -> str:
-    return "though none were expected" if value is None else f"moves {value:.3g} times as many"
+def _times(ratio: float | None) -> str:
+    return "though it says none" if ratio is None else f"{ratio:.3g} times"
