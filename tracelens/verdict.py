@@ -198,6 +198,8 @@ def _transfer_estimate(collectives: list[CollectiveResult]) -> list[Metric]:
 
 
 def _short_reason(volumes: Volumes) -> str:
+    if volumes.dimensions:
+        return "no dimension is predicted: see the section on bytes"
     coverage = volumes.per_step.coverage
     if coverage is not None and coverage < 1:
         return "not all sizes are known"

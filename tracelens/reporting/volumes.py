@@ -53,7 +53,7 @@ def volumes_section(analysis: Analysis) -> Section:
     volumes = analysis.volumes
     title = "Does it move the bytes it should?"
     nothing = volumes.per_step.message_bytes is None and volumes.per_step.calls == 0
-    if nothing and not volumes.predictions and not volumes.terms:
+    if nothing and not (volumes.predictions or volumes.terms or volumes.dimensions):
         return Section("volume", "Volume", title, _EMPTY, empty=_EMPTY)
     blocks = [Block(_main_table(volumes))]
     if volumes.terms:
