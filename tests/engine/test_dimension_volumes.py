@@ -431,7 +431,7 @@ def test_what_a_description_states(text: str) -> None:
 def test_a_run_of_one_model_dimension_shows_its_bytes() -> None:
     result = tracelens.analyze(SAMPLES / "tp2")
     section = volumes_section(result)
-    assert section.lead == "Unknown: tp undecided."
+    assert section.lead == "– Unknown: tp undecided."
     assert section.blocks[0].table is not None
     assert section.blocks[0].table.rows[0][2].text == "10.5"
     [ratio] = [m for m in result.summary.metrics if m.name == "volume_ratio"]
