@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from tracelens import addresses, archives, remote, sidecar
 from tracelens.errors import InputError
 from tracelens.gzip_head import HEAD, head_of, missing_decoder, packed
+from tracelens.remote_listing import Wanted
+from tracelens.workspace import place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 # Looked at as well, so that a folder of these is not called empty.
 _KNOWN_SUFFIXES = (".zip", ".zst", ".tar", ".tgz", ".tar.bz2", ".tar.xz")
+_MOST_TABLES = 1000
 _OWN_FOLDER = "tracelens-report"
 
 
@@ -96,13 +99,27 @@ class _Look:
         passed_over = any(_passed_over(folder) for folder in folders if folder not in (".", ".."))
         return not passed_over and _looks_like_trace(last, self.suffixes)
 
+    def wanted_folder(self, name: str, files: list[str]) -> bool:
+        """Tell by the names in a remote folder whether it is one trace: it is tried with such."""
+        if self.workspace is None or len(files) > _MOST_TABLES or not self.wanted(f"{name}/x.json"):
+            return False
+        folder = self.workspace.folder(name)
+        for file in files:
+            place(folder, file).touch()
+        return _is_one_input(folder, self.parsers)
+
     def _remote(self, given: str) -> Iterator[_Found]:
         if self.workspace is None:
             shown = addresses.shown(given)
             yield _Found(Path(shown), shown, "a remote path")
             return
-        for file in remote.fetch(given, self.wanted, self.workspace, self.fetched):
+        wanted = Wanted(self.wanted, self.wanted_folder)
+        for file in remote.fetch(given, wanted, self.workspace, self.fetched):
             name = file.address if self.several else file.shown
+            if file.path is not None and _is_one_input(file.path.parent, self.parsers):
+                folder = name.rpartition("/")[0] or file.address.split("/")[-2]
+                yield _Found(file.path.parent, folder)
+                continue
             yield _Found(file.path or Path(name), name, file.reason)
 
     def _local(self, given: str) -> Iterator[_Found]:

@@ -19,10 +19,10 @@ from tracelens.errors import InputError
 from tracelens.workspace import place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from tracelens.remote_listing import Listing
+    from tracelens.remote_listing import Listing, Wanted
     from tracelens.workspace import Workspace
 
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs"} | {
@@ -51,14 +51,12 @@ class Fetched:
     reason: str | None = None
 
 
-def fetch(
-    given: str, wanted: Callable[[str], bool], workspace: Workspace, seen: set[str]
-) -> Iterator[Fetched]:
+def fetch(given: str, wanted: Wanted, workspace: Workspace, seen: set[str]) -> Iterator[Fetched]:
     """Copy the traces under an address: a file, a folder or a glob.
 
     Args:
         given: The address.
-        wanted: Tells by a name under a folder whether it may be a trace; a file named whole is one.
+        wanted: Tells what of a folder may be a trace; a file named whole is one.
         workspace: Where to copy to.
         seen: What was fetched before and is not fetched again; grows.
 

@@ -44,14 +44,27 @@ class Listing:
         return f"{self.origin}/{self.inside(name)}"
 
 
-def of(system: Any, path: str, given: str, wanted: Callable[[str], bool]) -> Listing:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Tells what may be a trace.
+
+    Attributes:
+        file: By a name under a folder.
+        folder: By a folder's name and those of its files, if it is one trace with a file a table.
+    """
+
+    file: Callable[[str], bool]
+    folder: Callable[[str, list[str]], bool]
+
+
+def of(system: Any, path: str, given: str, wanted: Wanted) -> Listing:
     """List what an address stands for.
 
     Args:
         system: fsspec's file system.
         path: The address as that system names it.
         given: The address as the user wrote it.
-        wanted: Tells by a name under a folder whether it may be a trace.
+        wanted: Tells what of a folder may be a trace; a file named whole is one.
     """
     web = is_web(given)
     if _has_magic(path, web=web) and not _is_literal(system, path, web=web):
@@ -88,7 +101,7 @@ def companions(system: Any, listing: Listing) -> dict[str, list[str]]:
     }
 
 
-def _matching(system: Any, path: str, given: str, wanted: Callable[[str], bool]) -> Listing:
+def _matching(system: Any, path: str, given: str, wanted: Wanted) -> Listing:
     web = is_web(given)
     listing = Listing(_fixed_part(path), _fixed_part(shown(given)))
     if listing.folder:
@@ -102,9 +115,7 @@ def _matching(system: Any, path: str, given: str, wanted: Callable[[str], bool])
     return listing
 
 
-def _add_folder(
-    system: Any, folder: str, listing: Listing, wanted: Callable[[str], bool], *, web: bool
-) -> None:
+def _add_folder(system: Any, folder: str, listing: Listing, wanted: Wanted, *, web: bool) -> None:
     if web:
         found = _pages(system, folder, listing.failed)
     else:
@@ -112,7 +123,15 @@ def _add_folder(
         found = {str(name): one.get("size") for name, one in about.items()}
     if listing.known is not None:
         listing.known.update(found)
-    listing.sizes.update((n, size) for n, size in found.items() if wanted(listing.inside(n)))
+    beside: dict[str, list[str]] = {}
+    for name, size in found.items():
+        if wanted.file(listing.inside(name)):
+            listing.sizes[name] = size
+        else:
+            beside.setdefault(_parent(name), []).append(name)
+    for parent, names in beside.items():
+        if wanted.folder(listing.inside(parent), [name.rpartition("/")[2] for name in names]):
+            listing.sizes.update((name, found[name]) for name in names)
 
 
 def _as_page(path: str) -> dict[str, Any]:

@@ -370,6 +370,18 @@ def test_no_credential_is_in_any_output(store: Door, tmp_path: Path) -> None:
         assert secret not in everything
 
 
+def test_a_presigned_address_is_read_and_its_signature_is_not_shown(
+    store: Door, uploaded: Any
+) -> None:
+    addresses = [uploaded.url(f"{BUCKET}/run/rank{number}.json.gz") for number in (0, 1)]
+    assert all("Signature=" in address for address in addresses)
+    result = tracelens.analyze(addresses)
+    is_standard(result)
+    bare = [f"{store.url}/{BUCKET}/run/rank{number}.json.gz" for number in (0, 1)]
+    assert result.source.path == " ".join(bare)
+    assert "Signature" not in result.to_json()
+
+
 def test_ctrl_c_leaves_nothing_behind(store: Door, temporary: Path) -> None:
     store.faults[f"{BUCKET}/run/rank1.json.gz"] = "stall"
     running = subprocess.Popen(
