@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from tracelens.errors import InputError
 from tracelens.limits import LARGEST
+from tracelens.names import printable
 from tracelens.workspace import place
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def shown(given: str | Path) -> str:
     """Return a path as it may be shown: without user, password, query and fragment."""
     text = str(given)
     if not is_remote(text):
-        return text
+        return printable(text)
     parts = urlsplit(_address(text))
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
