@@ -148,7 +148,7 @@ def test_a_list_that_cannot_be_believed(text: str, world: int, tmp_path: Path) -
 
 def test_lists_of_the_header_that_cannot_be(tmp_path: Path) -> None:
     """What a call says is believed, where the header's list is empty, cut or no list."""
-    bad = ([], "[]", ["...", 1], "0, 1", None, [0, 1, 2], {"0": 1})
+    bad: tuple[object, ...] = ([], "[]", ["...", 1], "0, 1", None, [0, 1, 2], {"0": 1})
     for ranks in bad:
         for number in (0, 1):
             made = rank(number)
