@@ -6,6 +6,8 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from tracelens.names import printable
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -67,7 +69,7 @@ def shown(given: str | Path) -> str:
     """Return a path as it may be shown: without user, password, query and fragment."""
     text = str(given)
     if not is_remote(text):
-        return text
+        return printable(text)
     return _LOGIN.sub("", without_query(whole(text)))
 
 

@@ -88,6 +88,9 @@ NOTICES: dict[str, NoticeKind] = {
     "rank-unknown": NoticeKind(
         "warning", "says no rank, neither inside nor in its name; it is shown as rank {rank}"
     ),
+    "rank-conflict": NoticeKind(
+        "info", "{others}, but the trace counts as rank {rank}: the more reliable source wins"
+    ),
     "ranks-by-device": NoticeKind(
         "warning",
         "says no ranks: its {count} processes are taken for ranks {ranks}, in order of their "

@@ -42,6 +42,7 @@ class Odd:
     clipped: int
     impossible: int
     shared: Shared | None
+    others: str | None = None
 
 
 def about(odd: Odd) -> Iterator[Notice]:
@@ -50,6 +51,8 @@ def about(odd: Odd) -> Iterator[Notice]:
     yield from _endings(odd, who)
     yield from _damage(odd, who)
     yield from _several(odd, who)
+    if odd.others:
+        yield notice("rank-conflict", **who, others=odd.others)
     yield from _times(odd, who)
     if odd.collector.device.homeless:
         yield notice("device-unknown", **who, count=odd.collector.device.homeless)

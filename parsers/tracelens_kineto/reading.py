@@ -204,6 +204,7 @@ class _Read:
                         clipped=clipped,
                         impossible=len(impossible),
                         shared=shared,
+                        others=None if shared else header.others_said(facts, self.path),
                     )
                 )
             ),

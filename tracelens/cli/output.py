@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from tracelens.model.result import Analysis, Notice
 
+_ALIKE = 5
 DEFAULT_FOLDER = Path("tracelens-report")
 STDOUT = "-"
 
@@ -167,11 +169,17 @@ def say_written(path: Path, size: int) -> None:
 
 
 def say_notices(notices: list[Notice], verbosity: int) -> None:
-    """Print notices on stderr, once each: warnings always, information with -v."""
+    """Print notices on stderr: warnings always, information with -v, all of a kind with -vv."""
     from tracelens.reporting.words import visible
 
-    for one in notices:
-        if one.level == "info" and verbosity < 1:
-            continue
-        where = f"{one.file}: " if one.file else ""
-        click.echo(f"{one.level}: {visible(where + one.message)} [{one.code}]", err=True)
+    told = [one for one in notices if one.level != "info" or verbosity > 0]
+    for (code, level), alike in groupby(told, key=lambda one: (one.code, one.level)):
+        of_a_kind = list(alike)
+        # One line in place of another would be none less.
+        shown = _ALIKE if verbosity < 2 and len(of_a_kind) > _ALIKE + 1 else len(of_a_kind)
+        for one in of_a_kind[:shown]:
+            where = f"{one.file}: " if one.file else ""
+            click.echo(f"{level}: {visible(where + one.message)} [{code}]", err=True)
+        if more := len(of_a_kind) - shown:
+            text = f"{level}: {more:,} more of this kind; -vv prints them, analysis.json has them"
+            click.echo(f"{text} [{code}]", err=True)

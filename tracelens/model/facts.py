@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from tracelens.model.result import Notice
 
 
+MOST_RANKS = 1 << 20
+"""A number of ranks beyond any machine: what claims more is damaged or hostile."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
     """A process group as the trace lists it.
