@@ -170,6 +170,18 @@ def test_the_facts_beside_a_trace_come_along(store: Door, uploaded: Any, address
     assert result.run.world_size == 8
 
 
+def test_facts_that_cannot_be_had_are_not_guessed(store: Door, uploaded: Any, run: Path) -> None:
+    uploaded.pipe_file(f"{BUCKET}/half/rank0.json.gz", (run / "rank0.json.gz").read_bytes())
+    uploaded.pipe_file(f"{BUCKET}/half/rank1.json.gz", (run / "rank1.json.gz").read_bytes())
+    uploaded.pipe_file(f"{BUCKET}/half/rank1.json.gz.tracelens.json", b"{}")
+    store.faults[f"{BUCKET}/half/rank1.json.gz.tracelens.json"] = 403
+    result = tracelens.analyze(f"s3://{BUCKET}/half/*.gz")
+    assert [one.rank for one in result.ranks] == [0]
+    (lost,) = [one for one in result.notices if one.code == "unreadable-file"]
+    assert lost.file == "rank1.json.gz"
+    assert "its .tracelens.json cannot be fetched: permission denied" in lost.message
+
+
 def test_names_with_brackets_are_taken_as_they_are(store: Door, uploaded: Any) -> None:
     uploaded.pipe_file(f"{BUCKET}/odd[1] names/rank 0?.json", rank(0, world=1).bytes())
     for address in ("odd[1] names", "odd[1] names/rank 0?.json"):
