@@ -36,7 +36,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[Door]:
-    with object_store.server() as server, object_store.door(server) as door:
+    """Run the server, and let the environment name it and nothing else."""
+    with (
+        object_store.server() as server,
+        object_store.door(server) as door,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name in object_store.UNSET:
+            patch.delenv(name, raising=False)
+            patch.delenv(name.lower(), raising=False)
+        for name, value in object_store.environment(door.url).items():
+            patch.setenv(name, value)
         yield door
 
 
@@ -68,13 +78,8 @@ def uploaded(door: Door, run: Path) -> Any:
 
 
 @pytest.fixture
-def store(door: Door, uploaded: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
-    """Offer the bucket as the environment names it."""
-    for name in object_store.UNSET:
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-    for name, value in object_store.environment(door.url).items():
-        monkeypatch.setenv(name, value)
+def store(door: Door, uploaded: Any) -> Iterator[Door]:
+    """Offer the bucket, with nothing wrong yet."""
     door.mend()
     yield door
     door.mend()
