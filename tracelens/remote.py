@@ -92,17 +92,20 @@ def _copies(
     from tracelens.downloads import copy
 
     targets = {name: place(folder, listing.inside(name)) for name in names}
-    companions = [
-        (name + suffix, targets[name].with_name(targets[name].name + suffix))
-        for name in names
-        for suffix in beside[name]
-    ]
-    errors = copy(system, [*targets.items(), *companions])
-    for (name, target), error in zip(targets.items(), errors, strict=False):
-        if error is None:
-            yield Fetched(listing.inside(name), listing.address(name), target)
+    files = {
+        name + suffix: target.with_name(target.name + suffix)
+        for name, target in targets.items()
+        for suffix in ("", *beside[name])
+    }
+    errors = dict(zip(files, copy(system, list(files.items())), strict=True))
+    for name, target in targets.items():
+        failed = [(s, error) for s in ("", *beside[name]) if (error := errors[name + s])]
+        if failed:  # without what lies beside it, a trace may say something else
+            suffix, error = failed[0]
+            what = f"its {suffix} " if suffix else ""
+            yield _missing(listing, name, f"{what}cannot be fetched: {_why(error)}")
         else:
-            yield _missing(listing, name, f"cannot be fetched: {_why(error)}")
+            yield Fetched(listing.inside(name), listing.address(name), target)
 
 
 def _missing(listing: Listing, name: str, reason: str) -> Fetched:
@@ -149,17 +152,20 @@ def _settings(kind: str) -> dict[str, Any]:
     from fsspec.config import conf
 
     settings: dict[str, Any] = {}
-    if kind in ("s3", "s3a"):
+    if kind in (names := ("s3", "s3a")):
         # s3fs asks twice for a long object, and holds ten parts of it in memory.
         settings["max_concurrency"] = 1
-    elif kind in ("http", "https"):
+    elif kind in (names := ("http", "https")):
         with contextlib.suppress(ImportError):
             from aiohttp import ClientTimeout
 
             # aiohttp gives up after five minutes, however well a long file comes in.
             limit = ClientTimeout(total=None, sock_connect=_SILENCE_S, sock_read=_SILENCE_S)
             settings["client_kwargs"] = {"timeout": limit}
-    settings.update(conf.get(kind, {}))
+    else:
+        return {}
+    for name in names:
+        settings.update(conf.get(name, {}))
     return settings
 
 

@@ -36,7 +36,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[Door]:
-    with object_store.server() as server, object_store.door(server) as door:
+    """Run the server, and let the environment name it and nothing else."""
+    with (
+        object_store.server() as server,
+        object_store.door(server) as door,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name in object_store.UNSET:
+            patch.delenv(name, raising=False)
+            patch.delenv(name.lower(), raising=False)
+        for name, value in object_store.environment(door.url).items():
+            patch.setenv(name, value)
         yield door
 
 
@@ -68,13 +78,8 @@ def uploaded(door: Door, run: Path) -> Any:
 
 
 @pytest.fixture
-def store(door: Door, uploaded: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
-    """Offer the bucket as the environment names it."""
-    for name in object_store.UNSET:
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-    for name, value in object_store.environment(door.url).items():
-        monkeypatch.setenv(name, value)
+def store(door: Door, uploaded: Any) -> Iterator[Door]:
+    """Offer the bucket, with nothing wrong yet."""
     door.mend()
     yield door
     door.mend()
@@ -168,6 +173,18 @@ def test_the_facts_beside_a_trace_come_along(store: Door, uploaded: Any, address
     result = tracelens.analyze(f"s3://{BUCKET}/{address}")
     assert [one.rank for one in result.ranks] == [5]
     assert result.run.world_size == 8
+
+
+def test_facts_that_cannot_be_had_are_not_guessed(store: Door, uploaded: Any, run: Path) -> None:
+    uploaded.pipe_file(f"{BUCKET}/half/rank0.json.gz", (run / "rank0.json.gz").read_bytes())
+    uploaded.pipe_file(f"{BUCKET}/half/rank1.json.gz", (run / "rank1.json.gz").read_bytes())
+    uploaded.pipe_file(f"{BUCKET}/half/rank1.json.gz.tracelens.json", b"{}")
+    store.faults[f"{BUCKET}/half/rank1.json.gz.tracelens.json"] = 403
+    result = tracelens.analyze(f"s3://{BUCKET}/half/*.gz")
+    assert [one.rank for one in result.ranks] == [0]
+    (lost,) = [one for one in result.notices if one.code == "unreadable-file"]
+    assert lost.file == "rank1.json.gz"
+    assert "its .tracelens.json cannot be fetched: permission denied" in lost.message
 
 
 def test_names_with_brackets_are_taken_as_they_are(store: Door, uploaded: Any) -> None:
