@@ -39,7 +39,9 @@ class RankRun:
     @property
     def partial(self) -> bool:
         """Tell whether events of this rank are known to be lost."""
-        return any(c.info.truncated or c.info.damaged_device_events or c.lost for c in self.cycles)
+        return any(
+            c.info.lacks_device_events or c.info.device_unseen or c.lost for c in self.cycles
+        )
 
     def complete(self, cycle: int, index: int) -> bool:
         """Tell whether a step is complete on every device of the rank."""

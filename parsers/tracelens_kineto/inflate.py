@@ -83,11 +83,12 @@ class Source:
         """Stop where the data inflate to more than the limits in force allow."""
         allowed = limits.current().bytes_for(self.path.stat().st_size)
         for part in plain:
+            left = allowed - self._inflated
             self._inflated += len(part)
-            if self._inflated > allowed:
+            yield part[:left]
+            if len(part) > left:
                 self.cut = limits.exceeded(allowed)
                 return
-            yield part
 
     # gzip --------------------------------------------------------------------------------------
 

@@ -265,6 +265,33 @@ def test_what_the_user_says_about_machines_and_links(tmp_path: Path) -> None:
     }
 
 
+def test_what_the_user_says_about_the_model(tmp_path: Path) -> None:
+    """Half the width: messages and sums are twice as large as they should be."""
+    said = "layers=4,hidden=1024,sequence=4096,batch=1,dtype=bf16"
+    sample = SAMPLES / "simulated-3d-pp2-dp2-tp2"
+    options = ("-o", "x.html", "-o", "x.md", "--json", "x.json")
+    result = run("analyze", sample, "--model", said, *options, cwd=tmp_path)
+    assert result.code == 0, result.err
+    assert "Bytes are not what theory says: tp 2 times, pp 2 times." in result.out
+    saved = json.loads((tmp_path / "x.json").read_text())
+    assert saved["source"]["options"] == {"--model": said}
+    ratios = {
+        one["dimension"]: one["observed_over_predicted"] for one in saved["volumes"]["dimensions"]
+    }
+    assert ratios == {"dp": None, "tp": pytest.approx(2.0, rel=1e-3), "pp": 2.0}
+    for report in ("x.html", "x.md"):
+        text = (tmp_path / report).read_text()
+        assert "By dimension, per step and mean rank" in text
+        assert "give --params, or --model with layers, hidden, vocabulary" in text
+
+
+@pytest.mark.parametrize("text", ["llama-9", "hidden=0", "width=3", "dtype=int4"])
+def test_what_is_no_model(tmp_path: Path, text: str) -> None:
+    result = run("analyze", DDP, "--model", text, cwd=tmp_path)
+    assert result.code == 2
+    assert "write " in result.err
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "many"])
 def test_machines_hold_at_least_one_gpu(tmp_path: Path, value: str) -> None:
     result = run("analyze", DDP, "--gpus-per-node", value, cwd=tmp_path)

@@ -109,3 +109,34 @@ def test_control_characters_of_names_never_reach_the_terminal(tmp_path: Path) ->
         result = run(command, ".", cwd=tmp_path)
         assert "\x1b" not in result.out + result.err
         assert "\x07" not in result.out + result.err
+
+
+_SIGNED = "https://me:planted@host/r.html?X-Amz-Signature=planted"
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown"),
+    [
+        (["analyze", "nothing", "-o", "s3://bucket/r.html"], "s3://bucket/r.html"),
+        (["analyze", "nothing", "--json", _SIGNED], "https://host/r.html"),
+        (["report", "nothing.json", "-o", _SIGNED], "https://host/r.html"),
+        (["simulate", "--layout", "dp=2", "-o", "s3://bucket/run"], "s3://bucket/run"),
+    ],
+)
+def test_results_are_not_written_to_other_machines(
+    tmp_path: Path, asked: list[str], shown: str
+) -> None:
+    result = run(*asked, cwd=tmp_path)
+    assert result.code == 1
+    first = f"Error: {shown}: results are written to local files only"
+    assert result.err.splitlines()[0] == first
+    assert "planted" not in result.out + result.err
+    assert list(tmp_path.iterdir()) == [], "no folder called s3:"
+
+
+def test_a_saved_result_is_not_read_from_other_machines(tmp_path: Path) -> None:
+    saved = "https://me:planted@host/analysis.json?sig=planted"
+    result = run("report", saved, "-o", "report.html", cwd=tmp_path)
+    assert result.code == 1
+    assert "Error: https://host/analysis.json: a saved result is read from a local" in result.err
+    assert "planted" not in result.err

@@ -14,7 +14,7 @@ from github_markdown import (
     assert_rows_fit,
     github,
 )
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tracelens.model.result import Notice
@@ -106,6 +106,7 @@ def test_any_name_as_code_is_one_code_span_in_one_cell(name: str) -> None:
     assert [child.type for child in inline[2].children or []] == ["code_inline"]
 
 
+@example(":heart_eyes:")
 @given(st.text("ab1 |`\\*_<>[]()#@!~$&:;./-+=\n\"'", max_size=40))
 def test_any_sentence_is_plain_text_in_one_cell(sentence: str) -> None:
     text = f"| a | b |\n| --- | --- |\n| {inert.text(sentence)} | end |"
