@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
 import json
 import os
 import re
@@ -16,13 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracelens.cli import main
+from command import run_here
+
 from tracelens.model.result import Analysis
 
 if TYPE_CHECKING:
     from tracelens.model.result import Notice, RankResult
 
-FOLDERS = Path(os.environ.get("TRACELENS_CASES") or "no-cases")
+FOLDERS = Path(os.environ.get("TRACELENS_CASES") or "no-cases").resolve()
 NAMES = sorted(path.parent.name for path in FOLDERS.glob("*/expected.md"))
 
 
@@ -56,7 +55,7 @@ class Outcome:
     """What `tracelens analyze -v` gave: its exit code, both streams and every report."""
 
     case: Case
-    code: object
+    code: int
     out: str
     err: str
     page: str = field(repr=False)
@@ -112,19 +111,9 @@ def case(name: str) -> Case:
 def outcome(name: str) -> Outcome:
     """Run the command on a folder's input, once for all tests."""
     read = case(name)
-    out, err = io.StringIO(), io.StringIO()
     with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / f"report.{suffix}" for suffix in ("html", "md", "json")]
-        outputs = [part for file in files for part in ("-o", str(file))]
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = _code(["analyze", str(read.input), "-v", *outputs])
-        texts = [file.read_bytes().decode("utf-8") for file in files]
-    return Outcome(read, code, out.getvalue(), err.getvalue(), *texts)
-
-
-def _code(arguments: list[str]) -> object:
-    try:
-        main(arguments)
-    except SystemExit as ended:
-        return ended.code
-    return 0
+        names = [f"report.{suffix}" for suffix in ("html", "md", "json")]
+        outputs = [part for file in names for part in ("-o", file)]
+        done = run_here("analyze", read.input, "-v", *outputs, cwd=Path(folder))
+        texts = [(Path(folder) / file).read_bytes().decode("utf-8") for file in names]
+    return Outcome(read, done.code, done.out, done.err, *texts)

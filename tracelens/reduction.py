@@ -324,7 +324,7 @@ class _Reducer:
         return counted[counted["step"] >= 0].reset_index(drop=True)
 
     def _launch_steps(self, group_of: list[Group]) -> None:
-        if not len(self.marks):
+        if not len(self.marks) or not self.views:  # without a timeline there are no steps
             return
         launch = np.array([NONE if o.launch is None else o.launch for o in self.found], np.int64)
         self.step = steps.launching_step(self.marks, launch)
@@ -389,7 +389,10 @@ class _Reducer:
                 StepReduction(
                     step=number,
                     occurrence=self.marks.occurrence[index],
-                    complete=high > low and not lost and not self._cut_here(index),
+                    complete=high > low
+                    and not lost
+                    and not self._cut_here(index)
+                    and not self._end_may_be_lost(view, windows, index),
                     period_ns=int(periods[index]),
                     low=low,
                     high=high,
@@ -421,6 +424,16 @@ class _Reducer:
         if info.damaged_device_events or index in self.marks.unended:
             return True
         return info.truncated and (self.is_host or index == len(self.marks) - 1)
+
+    def _end_may_be_lost(self, view: _View, windows: steps.Windows, index: int) -> bool:
+        """Tell whether the first event of the next step, which ends this one, may be lost."""
+        if self.is_host or index == len(self.marks) - 1:
+            return False
+        lost = self.lost[steps.launching_step(self.marks, self.lost) > index]
+        if not len(lost) and not self.trace.info.truncated:
+            return False
+        later = np.flatnonzero(windows.step_of > index)
+        return not len(later) or bool((lost < view.launch[later[0]]).any())
 
     def _operations_of(
         self, view: _View, parts: Unions, low: int, high: int, step_of: Ints

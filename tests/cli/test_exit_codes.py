@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from command import INSTALLED, Result, run
+from command import INSTALLED, Result, run, run_here
 from standard_run import rank, write_ranks
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "result.md"
@@ -34,6 +34,10 @@ class Row:
     line: str
     says: str = ""
     environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        return self.line.split()[0]
 
     def __str__(self) -> str:
         return f"{self.code} {self.line}".replace(LONG, "LONG")
@@ -113,6 +117,11 @@ ROWS = [
 ]  # fmt: skip
 
 
+FIRST: dict[tuple[str, int], Row] = {}
+for _row in ROWS:
+    FIRST.setdefault((_row.command, _row.code), _row)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make the folders the rows name."""
@@ -143,8 +152,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_code_and_streams(row: Row, folder: Path) -> None:
+    """Ask a process for each code of each command, and this one for what else leads to it."""
     before = sorted(folder.rglob("*"))
-    done = run(*row.line.split(), cwd=folder, **row.environment)
+    if row is FIRST[row.command, row.code] or row.environment:
+        done = run(*row.line.split(), cwd=folder, **row.environment)
+    else:
+        done = run_here(*row.line.split(), cwd=folder)
     assert done.code == row.code, done.err
     if row.code in (1, 2):
         assert_one_clear_line(done, row.says)
@@ -173,11 +186,11 @@ def test_the_codes_are_those_of_the_documentation() -> None:
 
 
 def test_every_command_has_every_code_it_can_end_with() -> None:
-    tested = {(row.line.split()[0], row.code) for row in ROWS}
+    tested = FIRST.keys()
     for command in ("analyze", "inspect", "doctor", "report", "simulate"):
-        assert {(command, code) for code in (0, 1, 2)} <= tested
+        assert tested >= {(command, code) for code in (0, 1, 2)}
     for command in ("formats", "schema"):
-        assert {(command, 0), (command, 2)} <= tested
+        assert tested >= {(command, 0), (command, 2)}
 
 
 @pytest.mark.parametrize("line", ["schema", "formats", "inspect good", "analyze good --json -"])
