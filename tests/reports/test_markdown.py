@@ -10,7 +10,7 @@ import analysis_builder
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt
+from rendered_markdown import assert_no_reference, assert_only_our_markup, github, tokens
 
 from tracelens.model.result import Finding, GroupResult, Notice
 from tracelens.reporting.content import Heat
@@ -18,54 +18,15 @@ from tracelens_markdown import MarkdownReport, inert, tables
 from tracelens_markdown.report import MOST_CHARACTERS, marker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from markdown_it.token import Token
+    from collections.abc import Sequence
 
     from tracelens.model.result import Analysis
 
 BUILDERS = ["fsdp2", "large", "one_rank", "nothing", "without_steps", "cpu", "hostile"]
-OUR_HTML = re.compile(
-    r"<!-- tracelens:[A-Za-z0-9._-]+ -->|</?details>|</?summary>|</?sub>|[^<>]+", re.S
-)
-
-
-OUR_HEAT = re.compile(r"(rank \d+ +[▁-█·]+\n)+a column a step, .+; █ = .+ ms late.*\n")
-
-
-def github() -> MarkdownIt:
-    """Return a renderer of GitHub's dialect: its addresses link themselves, others do not."""
-    renderer = MarkdownIt("gfm-like")
-    assert renderer.linkify is not None
-    renderer.linkify.set({"fuzzy_link": False})
-    return renderer
 
 
 def render(analysis: Analysis) -> str:
     return MarkdownReport().render(analysis).decode()
-
-
-def tokens(text: str) -> Iterator[Token]:
-    for token in github().parse(text):
-        yield token
-        yield from token.children or []
-
-
-def assert_only_our_markup(text: str) -> None:
-    for token in tokens(text):
-        assert token.type not in {"link_open", "image", "code_block", "hr", "em_open"}
-        if token.type == "fence":
-            assert (token.info, OUR_HEAT.fullmatch(token.content)) != ("text", None)
-        assert token.type not in {"s_open", "blockquote_open", "bullet_list_open"}
-        if token.type in {"html_block", "html_inline"}:
-            assert OUR_HTML.sub("", token.content) == "", token.content
-        if token.type == "text":
-            assert_no_reference(token.content)
-
-
-def assert_no_reference(words: str) -> None:
-    """GitHub links these in any text that is not code."""
-    assert not re.search(r"@\w|#\d|\bGH-\d|https?://|\bwww\.\w|:\w+:|\$\w", words, re.I), words
 
 
 @pytest.mark.parametrize("builder", BUILDERS)
