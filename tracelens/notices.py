@@ -257,6 +257,12 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} CUDA graph launch{es} recorded without their contents ({busy} ms): counted as "
         "compute, whatever ran in them; record with `--cuda-graph-trace=node`",
     ),
+    "nccl-trace-unread": NoticeKind(
+        "warning",
+        "{count} NCCL call{s} of advanced tracing (`-t nccl`) whose details are not in the export, "
+        "or in words that TraceLens does not know: their sizes are unknown; `nsys export -t sqlite "
+        "--include-blobs=true --include-json=true -f true X.nsys-rep` brings the details",
+    ),
     "link-samples-unassigned": NoticeKind(
         "info",
         "the links of GPUs were sampled, but nothing says which GPU is this rank's (containers "
