@@ -13,6 +13,7 @@ from tracelens import (
     causes,
     collectives,
     contention,
+    dimension_volumes,
     dimensions,
     exposed_wait,
     link_use,
@@ -87,6 +88,9 @@ def analyse(
     waits = waiting.observe(run, table)
     cuts = exposed_wait.cuts_of(run, table, waits)
     pipes = pipeline.observe(run, table, roled.role, waits)
+    if combined:
+        seen = dimension_volumes.Seen(run, table, roled, kinds, pattern, found, dims, pipes.result)
+        compared = dimension_volumes.added(compared, seen, given)
     dimension = exposed_wait.by_cycle(run, dimensions.of_rows(table, roled))
     by_dimension = {
         id(rank): dimensions.sums(rank, cuts[rank.rank], dimension[rank.rank])
@@ -346,6 +350,8 @@ def _parallelism(
 ) -> result.Parallelism:
     strategy, evidence = found.strategy, list(found.evidence)
     if combined:
+        # Each rank holds a shard, so Ψ is never read off a mixed run.
+        evidence = [line for line in evidence if line != parallelism.READ_OFF]
         parts = [f"{name} {size}" for name, size in dims.items() if size > 1]
         evidence.insert(0, f"groups of several kinds: {', '.join(parts)}")
         kinds = [name for name, size in dims.items() if size > 1]
@@ -386,9 +392,9 @@ def _run_notices(
     cycles = [c for r in run.ranks for c in r.cycles]
     if facts.device_kind == "cpu" and any(c.devices for c in cycles):
         found.append(notice("cpu-run"))
-    if not devices:
+    if not devices and not any(c.info.device_unseen for c in cycles):
         found.append(notice("no-device-events"))
-    elif not facts.steps:
+    if devices and not facts.steps:
         found.append(notice("no-steps", hint=_hint(run, "steps")))
     if (early := sum(d.before_first_step for d in devices)) and facts.steps:
         found.append(notice("before-first-step", count=early))

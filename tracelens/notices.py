@@ -48,7 +48,14 @@ NOTICES: dict[str, NoticeKind] = {
         "process {process}{guess}",
     ),
     "unknown-categories": NoticeKind(
-        "info", "{count} event{s} of unknown categories ({names}) left out; {device}"
+        "info",
+        "{count} event{s} of unknown categories ({names}) left out; nothing says that they are a "
+        "device's",
+    ),
+    "unread-device-events": NoticeKind(
+        "warning",
+        "{count} event{s} of a device in a form TraceLens cannot attribute ({names}): in no "
+        "number, sums are lower bounds",
     ),
     "device-unknown": NoticeKind(
         "warning",
@@ -80,6 +87,9 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "rank-unknown": NoticeKind(
         "warning", "says no rank, neither inside nor in its name; it is shown as rank {rank}"
+    ),
+    "rank-conflict": NoticeKind(
+        "info", "{others}, but the trace counts as rank {rank}: the more reliable source wins"
     ),
     "ranks-by-device": NoticeKind(
         "warning",
@@ -117,6 +127,16 @@ NOTICES: dict[str, NoticeKind] = {
         "warning",
         "{count} step{s} cut or without all device records: out of means and of the comparison "
         "with theory",
+    ),
+    "unended-steps": NoticeKind(
+        "warning",
+        "{count} step mark{s} without a usable duration (step {steps}): each ends where the next "
+        "one begins, the last with the trace, and is no complete step",
+    ),
+    "untimed-host-events": NoticeKind(
+        "warning",
+        "{count} host event{s} without a usable time ({kinds}): what they launched or named is not "
+        "known, and the operator time of a CPU run is a lower bound",
     ),
     "first-step-slow": NoticeKind(
         "info",
@@ -262,6 +282,11 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} NCCL call{s} of advanced tracing (`-t nccl`) whose details are not in the export, "
         "or in words that TraceLens does not know: their sizes are unknown; `nsys export -t sqlite "
         "--include-blobs=true --include-json=true -f true X.nsys-rep` brings the details",
+    ),
+    "device-unseen": NoticeKind(
+        "warning",
+        "a device worked ({found}), but no event of one has a usable time: times of this rank are "
+        "unknown, and the host's do not stand for them",
     ),
     "link-samples-unassigned": NoticeKind(
         "info",

@@ -32,9 +32,11 @@ from tracelens.communication import COMMUNICATION, COMPUTE, Operation, identify
 from tracelens.groups import Group, Groups
 from tracelens.idle import IdleCauses, idle_causes, idle_gaps
 from tracelens.model.trace import NONE
+from tracelens.notices import notice
 from tracelens.operation_rows import ROW_COLUMNS, operation_row
 from tracelens.operations import OPERATIONS
 from tracelens.passes import Compute, Message, PassFinder, Work, with_dependencies
+from tracelens.unseen import unseen_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,8 +158,9 @@ class _View:
 
 def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankReduction:
     """Reduce one trace."""
-    marks = steps.find(trace.marks, selection.step_pattern)
-    if len(trace.device_events):
+    marks = steps.find(trace.marks, selection.step_pattern, trace.host_extent[1])
+    unseen = unseen_device(trace)
+    if len(trace.device_events) or unseen is not None:
         identified = identify(trace, selection.rules)
         views = _device_views(trace, identified)
         found = identified.operations
@@ -168,7 +171,17 @@ def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankRed
     else:
         views, found = _host_view(trace)
         extra = {}
+    if unseen is not None:
+        trace = _without_device(trace, unseen)
     return _Reducer(trace, marks, views, found, selection).result(extra)
+
+
+def _without_device(trace: RankTrace, unseen: str) -> RankTrace:
+    """Say that nothing is known of the time of a rank's device."""
+    info = trace.info
+    said = notice("device-unseen", file=info.path, rank=info.rank, found=unseen)
+    kind = "unknown" if info.device_kind == "cpu" else info.device_kind
+    return trace.with_info(device_unseen=True, device_kind=kind, notices=(*info.notices, said))
 
 
 def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
@@ -177,6 +190,7 @@ def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
     keys = owners.to_numpy()
     start, end = events["start"].to_numpy(), events["end"].to_numpy()
     kernel = np.asarray(events["kind"].astype(object)) == "kernel"
+    copied = events["copy_bytes"].to_numpy()
     views = []
     for process, device in sorted(owners.drop_duplicates().itertuples(index=False, name=None)):
         rows = np.flatnonzero((keys[:, 0] == process) & (keys[:, 1] == device))
@@ -186,6 +200,7 @@ def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
             identified.event_class[rows],
             identified.event_op[rows],
             kernel[rows],
+            copied[rows],
         )
         launched = ("launch", "launch_end", "launch_thread")
         launch, launch_end, thread = (events[n].to_numpy()[rows] for n in launched)
@@ -256,8 +271,7 @@ class _Reducer:
         devices = [self._device(view, place) for place, view in enumerate(self.views)]
         table, group_list = self._operation_table(group_of)
         base = self.trace.info.base_ns
-        first = min((int(v.timeline.start[0]) for v in self.views), default=0)
-        last = max((int(v.timeline.end.max()) for v in self.views), default=0)
+        first, last = self._extent()
         return RankReduction(
             info=self.trace.info,
             devices=devices,
@@ -276,9 +290,27 @@ class _Reducer:
             last_ns=base + last,
             guessed_groups=groups.guessed,
             lost=len(self.lost),
-            notices=list(self.trace.info.notices),
+            notices=[*self.trace.info.notices, *self._unended()],
             **extra,
         )
+
+    def _unended(self) -> list[Notice]:
+        unended = sorted(self.marks.unended & set(self.kept))
+        if not unended:
+            return []
+        numbers = ", ".join(str(self.marks.number[index]) for index in unended)
+        info = self.trace.info
+        count = len(unended)
+        said = notice("unended-steps", file=info.path, rank=info.rank, count=count, steps=numbers)
+        return [said]
+
+    def _extent(self) -> tuple[int, int]:
+        """Return when the first event began and the last one ended; the host's, without others."""
+        if self.views:
+            lines = [view.timeline for view in self.views]
+            return min(int(t.start[0]) for t in lines), max(int(t.end.max()) for t in lines)
+        first, last = self.trace.host_extent
+        return (first, last) if first != NONE else (0, 0)
 
     def _placed(self, step_of: Ints) -> Ints:
         """Number the selected steps from 0; work of the others counts as after the steps."""
@@ -384,9 +416,9 @@ class _Reducer:
         return with_dependencies(work, dependency)
 
     def _cut_here(self, index: int) -> bool:
-        """Tell whether a file that ends early may lack events of this step."""
+        """Tell whether events of this step may be lacking, or its end is not known."""
         info = self.trace.info
-        if info.damaged_device_events:
+        if info.damaged_device_events or index in self.marks.unended:
             return True
         return info.truncated and (self.is_host or index == len(self.marks) - 1)
 
@@ -507,8 +539,8 @@ def _lost_launches(trace: RankTrace) -> Ints:
         code for code, name in enumerate(calls["name"].cat.categories) if "emset" in str(name)
     ]
     launches &= ~np.isin(calls["name"].cat.codes.to_numpy(), memset)
-    if not len(trace.device_events) and not trace.info.truncated:
-        return np.empty(0, np.int64)  # a CPU-only profile has no device records at all
+    if not len(trace.device_events):
+        return np.empty(0, np.int64)  # of none there is a record: that is said once
     lost = launches & ~np.isin(correlation, trace.device_events["correlation"].to_numpy())
     times: Ints = calls["start"].to_numpy()[lost]
     return times

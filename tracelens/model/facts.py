@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from tracelens.model.result import Notice
 
 
+MOST_RANKS = 1 << 20
+"""A number of ranks beyond any machine: what claims more is damaged or hostile."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
     """A process group as the trace lists it.
@@ -37,7 +41,9 @@ class ProcessGroup:
 class RankInfo:
     """Facts about one rank's file.
 
-    `untimed` counts device events without a usable time per (process, device); `truncated` means
+    `untimed` counts device events without a usable time per (process, device);
+    `unknown_device_events` those of kinds the parser cannot attribute; `device_unseen` (the
+    reduction finds it) means that a device worked of which no event has a usable time; `truncated`
     that events are missing at the end, so every sum is a lower bound; `simulated` that the file
     says it comes from a simulator; `dtype` is what the program says that parameters and activations
     travel in, where only bytes are recorded. `local_rank` is the place of the process among those
@@ -66,6 +72,8 @@ class RankInfo:
     events: int = 0
     truncated: bool = False
     damaged_device_events: int = 0
+    unknown_device_events: int = 0
+    device_unseen: bool = False
     shapes_recorded: bool | None = None
     settings: tuple[str, ...] = ()
     reported_losses: dict[str, int] = field(default_factory=dict)

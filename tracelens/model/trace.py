@@ -163,6 +163,16 @@ class RankTrace:
         info = dataclasses.replace(self.info, **changes)  # type: ignore[arg-type]
         return dataclasses.replace(self, info=info)
 
+    @property
+    def host_extent(self) -> tuple[int, int]:
+        """Return when the first host event began and the last one ended; `NONE` without any."""
+        tables = (self.marks, self.host_calls, self.communications, self.operators)
+        host = [table for table in tables if len(table)]
+        if not host:
+            return NONE, NONE
+        first = min(int(table["start"].min()) for table in host)
+        return first, max(int(table["end"].max()) for table in host)
+
     def validate(self) -> None:
         """Check columns, dtypes and times; for parser authors and tests.
 

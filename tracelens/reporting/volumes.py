@@ -21,6 +21,7 @@ from tracelens.reporting.numbers import (
 if TYPE_CHECKING:
     from tracelens.model.result import (
         Analysis,
+        DimensionVolume,
         LinkUse,
         Parallelism,
         Parameters,
@@ -52,9 +53,9 @@ def volumes_section(analysis: Analysis) -> Section:
     volumes = analysis.volumes
     title = "Does it move the bytes it should?"
     nothing = volumes.per_step.message_bytes is None and volumes.per_step.calls == 0
-    if nothing and not volumes.predictions and not volumes.terms:
+    if nothing and not (volumes.predictions or volumes.terms or volumes.dimensions):
         return Section("volume", "Volume", title, _EMPTY, empty=_EMPTY)
-    blocks = [Block(prediction_table(volumes))]
+    blocks = [Block(_main_table(volumes))]
     if volumes.terms:
         blocks.append(Block(term_table(analysis), _figure(analysis)))
     if volumes.network:
@@ -65,8 +66,50 @@ def volumes_section(analysis: Analysis) -> Section:
     return Section("volume", "Volume", title, lead(volumes), blocks, _notes(analysis))
 
 
+def _main_table(volumes: Volumes) -> Table:
+    return dimension_table(volumes) if volumes.dimensions else prediction_table(volumes)
+
+
+def dimension_table(volumes: Volumes) -> Table:
+    """Return what each dimension of a mixed run moved beside what it should."""
+    rows = volumes.dimensions
+    sides = [side for row in rows for side in (row.observed, row.predicted)]
+    unit = size_unit(value for side in sides for value in (side.message, side.wire))
+    columns = (
+        Column("Dimension"),
+        Column("Calls", "number"),
+        Column(f"Message {unit.name}", "number"),
+        Column("predicted", "number"),
+        Column(f"Wire {unit.name}", "number"),
+        Column("predicted", "number"),
+        Column("Observed ÷ predicted", "number"),
+        Column("What the prediction stands on, or needs", "prose"),
+        Column("With the numbers filled in", "prose"),
+    )
+    return Table(
+        "By dimension, per step and mean rank", columns, [_dimension_row(row, unit) for row in rows]
+    )
+
+
+def _dimension_row(row: DimensionVolume, unit: SizeUnit) -> Row:
+    return (
+        Cell(words.dimension(row.dimension)),
+        Cell(number(row.calls), row.calls),
+        Cell(unit.of(row.observed.message), row.observed.message),
+        Cell(unit.of(row.predicted.message), row.predicted.message),
+        Cell(unit.of(row.observed.wire), row.observed.wire),
+        Cell(unit.of(row.predicted.wire), row.predicted.wire),
+        Cell(number(row.observed_over_predicted), status=VERDICTS[row.verdict]),
+        Cell(row.explanation or "–"),
+        Cell(row.formula or "–"),
+    )
+
+
 def lead(volumes: Volumes) -> str:
     """Say the verdict on the bytes in one sentence."""
+    if volumes.dimensions:
+        symbol, said = words.SYMBOLS[VERDICTS[volumes.verdict]], volumes.explanation or ""
+        return words.sentence(f"{symbol} {words.upper_first(volumes.verdict)}: {said}")
     seen = volumes.per_step
     moved = f"{size(seen.message_bytes)} of messages per step and rank"
     if seen.multiple_of_parameters is not None:
