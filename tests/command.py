@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
+INSTALLED = (str(Path(sys.executable).with_name("tracelens")),)
+"""What pip made of the entry point, beside the Python that runs the tests."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ def run(*arguments: str | Path, cwd: Path, **environment: str) -> Result:
     """Run `tracelens` with arguments in a folder."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("TRACELENS_")}
     done = subprocess.run(
-        [sys.executable, "-m", "tracelens", *map(str, arguments)],
+        [*INSTALLED, *map(str, arguments)],
         cwd=cwd,
         env={**clean, **environment},
         capture_output=True,

@@ -16,6 +16,7 @@ from tracelens import (
     dimension_volumes,
     dimensions,
     exposed_wait,
+    link_use,
     links,
     network_cards,
     nodes,
@@ -137,7 +138,11 @@ def analyse(
         groups=groups,
         collectives=rows,
         parallelism=layout,
-        volumes=replace(compared, network=network_cards.observe(run, table, located)),
+        volumes=replace(
+            compared,
+            network=network_cards.observe(run, table, located),
+            link_use=link_use.observe(run, peaks.described()),
+        ),
         pipeline=pipes.result,
         lateness=waiting.lateness(table, waits),
         stragglers=late,
@@ -387,9 +392,9 @@ def _run_notices(
     cycles = [c for r in run.ranks for c in r.cycles]
     if facts.device_kind == "cpu" and any(c.devices for c in cycles):
         found.append(notice("cpu-run"))
-    if not devices:
+    if not devices and not any(c.info.device_unseen for c in cycles):
         found.append(notice("no-device-events"))
-    elif not facts.steps:
+    if devices and not facts.steps:
         found.append(notice("no-steps", hint=_hint(run, "steps")))
     if (early := sum(d.before_first_step for d in devices)) and facts.steps:
         found.append(notice("before-first-step", count=early))
@@ -436,6 +441,26 @@ def _why_unknown(unknown: int, unlaunched: int, hint: str) -> str:
     return hint if not unlaunched else f"{unlaunched:,} {early}; for the rest, {hint}"
 
 
+def _reported_losses(rank: RankRun, *, device: bool) -> list[Notice]:
+    """Say what the profiler itself says it lost; device events only if no launch shows the loss."""
+    lost: Counter[str] = Counter()
+    kinds: set[str] = set()
+    for cycle in rank.cycles:
+        kinds |= cycle.info.reported_losses.keys()
+        lost.update(cycle.info.reported_losses)
+    shown = {kind: f"{lost[kind]:,}" if lost[kind] else "some" for kind in kinds}
+    number = rank.rank
+    found = []
+    if device and "device" in kinds:
+        some = shown["device"]
+        found.append(notice("reported-device-loss", rank=number, some=some, who=number))
+    if "ranges" in kinds:
+        found.append(notice("reported-range-loss", rank=number, some=shown["ranges"]))
+    if "counters" in kinds:
+        found.append(notice("reported-counter-loss", rank=number, some=shown["counters"]))
+    return found
+
+
 def _rank_notices(run: Run) -> list[Notice]:
     found: list[Notice] = []
     for rank in run.ranks:
@@ -444,6 +469,7 @@ def _rank_notices(run: Run) -> list[Notice]:
             found.append(notice("several-devices", rank=rank.rank, count=len(devices)))
         if lost := sum(cycle.lost for cycle in rank.cycles):
             found.append(notice("lost-device-records", rank=rank.rank, count=lost, who=rank.rank))
+        found += _reported_losses(rank, device=not lost)
     cycles = [cycle for rank in run.ranks for cycle in rank.cycles]
     if guessed := sum(cycle.guessed_groups for cycle in cycles):
         found.append(notice("group-guessed", count=guessed))

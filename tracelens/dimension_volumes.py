@@ -116,16 +116,16 @@ def overall(rows: Sequence[DimensionVolume]) -> VolumeVerdict:
 def explanation(rows: Sequence[DimensionVolume]) -> str | None:
     """Say in a sentence which dimensions move what they should."""
     said = {
-        "unexplained": "not what theory says",
+        "unexplained": "against theory",
         "as expected": "as theory says",
         "explained": "explained",
-        "unknown": "not decided",
+        "unknown": "undecided",
     }
     parts = []
     for verdict, words in said.items():
         names = [row.dimension for row in rows if row.verdict == verdict]
         if names:
-            parts.append(f"{words}: {', '.join(names)}")
+            parts.append(f"{', '.join(names)} {words}")
     return "; ".join(parts) or None
 
 

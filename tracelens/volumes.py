@@ -46,7 +46,8 @@ def compare(
     sizes = item_sizes(found, given)
     predictions = [_prediction(scheme, per_step, sizes) for scheme in schemes]
     best = _best(predictions)
-    predictions = [_marked(p, matched=p is best and _close(p)) for p in predictions]
+    whole = per_step.coverage == 1  # else what was observed is a lower bound
+    predictions = [_marked(p, matched=whole and p is best and _close(p)) for p in predictions]
     chosen = schemes[_index(predictions, best)] if best is not None else None
     verdict = _verdict(predictions, per_step)
     explanation = None if combined else _explanation(verdict, chosen, per_step, found)

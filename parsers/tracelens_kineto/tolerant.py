@@ -22,6 +22,7 @@ from tracelens_kineto.repair import encode, may_be_device_event, repair
 _EVENT_START = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
 _ARRAY_END = re.compile(r"\}\s*(?=\]\s*(?:[,}]|\Z))")
 _FOREIGN_ARRAY = re.compile(r'"traceEvents"\s*:\s*\[')
+_BLANKS = re.compile(r"[ \t\r\n,]*")
 _LONGEST_EVENT = 1 << 18  # a longer one is no event but what is left of many
 _BRACES = re.compile(r"[{}]")
 
@@ -175,22 +176,21 @@ class _Walker:
             self._skip(self.text[start:end])
             return
         raw = self.text[start:end].encode("latin-1")
-        try:
-            _CHECK.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if _readable(raw):
+            self.result.events.append(raw)
+        else:
             self.damage.note(self.offset + start)
             self._repair(self.text[start:end])
-        else:
-            self.result.events.append(raw)
 
     def _repair(self, span: str) -> None:
         event = None
         if len(span) <= _LONGEST_EVENT:
             event = repair(span.encode("latin-1").decode("utf-8", "tracelens-escape"))
-        if event is None:
+        mended = None if event is None else encode(event)
+        if mended is None or not _readable(mended):
             self._skip(span)
         else:
-            self.result.events.append(encode(event))
+            self.result.events.append(mended)
             self.damage.repaired += 1
 
     def _skip(self, span: str) -> None:
@@ -198,10 +198,19 @@ class _Walker:
         self.damage.device_skipped += may_be_device_event(span)
 
 
+def _readable(event: bytes) -> bool:
+    """Tell whether the typed decoder takes an event."""
+    try:
+        _CHECK.decode(event)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
 def _skip_blanks(text: str, position: int) -> int:
-    while position < len(text) and text[position] in " \t\r\n,":
-        position += 1
-    return position
+    match = _BLANKS.match(text, position)
+    assert match is not None  # it matches nothing, too
+    return match.end()
 
 
 def _decode(text: str, position: int) -> tuple[object, int | None]:

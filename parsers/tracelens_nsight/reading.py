@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.errors import UnreadableTrace
-from tracelens.model.trace import COUNTERS, NONE, RankInfo, RankTrace, frame
+from tracelens.model.trace import COUNTERS, NONE, RankInfo, RankTrace
 from tracelens.notices import notice
 from tracelens_nsight import (
     batches,
     calls,
     communications,
     device,
+    diagnostics,
     facts,
     frames,
+    links,
     network,
     payloads,
     ranges,
@@ -26,6 +28,8 @@ from tracelens_nsight.identifiers import pid_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    import pandas as pd
 
     from tracelens.model.result import Notice
     from tracelens_nsight.calls import Calls
@@ -110,7 +114,7 @@ def _trace(
         communications=talk.table,
         marks=frames.marks(said),
         host_calls=frames.host_calls(made, said),
-        counters=frame(COUNTERS) if local_rank else network.counters(export.tables),
+        counters=_counters(export.tables, process, local_rank, rows),
     )
     events = len(rows) + len(made) + len(said)
     recorded = {
@@ -118,9 +122,26 @@ def _trace(
         "call": len(made),
         "mark": len(trace.marks),
         "nccl": talk.calls,
+        "link": int(links.are_there(export.tables)),
+        "network": int(export.tables.holds(network.SAMPLES)),
         **{kind: 1 for table, kind in _UNREAD.items() if export.tables.holds(table)},
     }
     return _shifted(trace.with_info(events=events, recorded=recorded), found.clock.shift)
+
+
+def _counters(
+    tables: Tables, process: int, local_rank: int | None, rows: DeviceRows
+) -> pd.DataFrame:
+    """Return what hardware counted: the process's devices, and in one process the machine."""
+    own = [] if local_rank else [network.counters(tables)]
+    return frames.joined(COUNTERS, [*own, links.counters(tables, _ordinals(tables, process, rows))])
+
+
+def _ordinals(tables: Tables, process: int, rows: DeviceRows) -> dict[int, int]:
+    """Return the CUDA ordinal of each GPU that a process works on."""
+    used = set(np.unique(rows.device).tolist())
+    found = facts.devices_of(tables, process).items()
+    return {gpu: ordinal for ordinal, (gpu, _) in found if ordinal in used}
 
 
 def _info(
@@ -154,15 +175,31 @@ def _info(
         process_groups=(*mark.groups, *talk.groups),
         nccl_version=payloads.nccl_version(export.tables),
         dtype=mark.dtype,
+        reported_losses=diagnostics.losses(export.tables, process),
         simulated=found.simulated,
         untimed={(pid, ordinal): count for ordinal, count in rows.untimed.items()},
-        notices=tuple(_notices(path.name, rank.rank, rows, talk, described=described)),
+        notices=tuple(
+            _notices(
+                path.name,
+                rank.rank,
+                rows,
+                talk,
+                described=described,
+                unassigned=not gpus and links.are_there(export.tables),
+            )
+        ),
         hints=_HINTS,
     )
 
 
 def _notices(
-    name: str, rank: int | None, rows: DeviceRows, talk: Said, *, described: bool
+    name: str,
+    rank: int | None,
+    rows: DeviceRows,
+    talk: Said,
+    *,
+    described: bool,
+    unassigned: bool,
 ) -> Iterator[Notice]:
     if talk.calls and not talk.sized and described:
         yield notice("payloads-not-exported", file=name, rank=rank, count=talk.calls)
@@ -171,6 +208,8 @@ def _notices(
         busy = f"{int((rows.end - rows.start)[opaque].sum()) / 1e6:,.3f}"
         count = int(opaque.sum())
         yield notice("opaque-graphs", file=name, rank=rank, count=count, busy=busy)
+    if unassigned:
+        yield notice("link-samples-unassigned", file=name, rank=rank)
     if rows.untimed:
         count = sum(rows.untimed.values())
         text = f"{count} without times"

@@ -15,6 +15,7 @@ from tracelens import dimension_volumes
 from tracelens.engine import Options as Wanted
 from tracelens.model.result import DimensionVolume, StepBytes
 from tracelens.parallelism import Given
+from tracelens.reporting.volumes import volumes_section
 from tracelens.simulate import Layout, Options, kineto
 from tracelens.simulate.attention import Attention
 from tracelens.simulate.experts import Experts
@@ -443,3 +444,13 @@ def test_what_a_description_states(text: str) -> None:
     assert found.says("batch") == ("batch" in text)
     assert found.says("vocabulary") == ("hidden" not in text)
     assert not found.says("sequence")
+
+
+def test_a_run_of_one_model_dimension_shows_its_bytes() -> None:
+    result = tracelens.analyze(SAMPLES / "tp2")
+    section = volumes_section(result)
+    assert section.lead == "– Unknown: tp undecided."
+    assert section.blocks[0].table is not None
+    assert section.blocks[0].table.rows[0][2].text == "10.5"
+    [ratio] = [m for m in result.summary.metrics if m.name == "volume_ratio"]
+    assert ratio.detail == "no dimension is predicted: see the section on bytes"

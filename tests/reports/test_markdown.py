@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 
 import analysis_builder
 import pytest
-from hypothesis import given
+from github_markdown import (
+    assert_no_reference,
+    assert_only_our_markup,
+    assert_rows_fit,
+    github,
+)
+from hypothesis import example, given
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt
 
 from tracelens.model.result import Notice
 from tracelens.reporting.content import Heat
@@ -18,50 +23,15 @@ from tracelens_markdown import MarkdownReport, inert, tables
 from tracelens_markdown.report import MOST_CHARACTERS, marker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from markdown_it.token import Token
+    from collections.abc import Sequence
 
     from tracelens.model.result import Analysis
 
 BUILDERS = ["fsdp2", "large", "one_rank", "nothing", "without_steps", "cpu", "hostile"]
-OUR_HTML = re.compile(
-    r"<!-- tracelens:[A-Za-z0-9._-]+ -->|</?details>|</?summary>|</?sub>|[^<>]+", re.S
-)
-
-
-OUR_HEAT = re.compile(r"(rank \d+ +[▁-█·]+\n)+a column a step, .+; █ = .+ ms late.*\n")
-
-
-def github() -> MarkdownIt:
-    return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 
 
 def render(analysis: Analysis) -> str:
     return MarkdownReport().render(analysis).decode()
-
-
-def tokens(text: str) -> Iterator[Token]:
-    for token in github().parse(text):
-        yield token
-        yield from token.children or []
-
-
-def assert_only_our_markup(text: str) -> None:
-    for token in tokens(text):
-        assert token.type not in {"link_open", "image", "code_block", "hr", "em_open"}
-        if token.type == "fence":
-            assert (token.info, OUR_HEAT.fullmatch(token.content)) != ("text", None)
-        assert token.type not in {"s_open", "blockquote_open", "bullet_list_open"}
-        if token.type in {"html_block", "html_inline"}:
-            assert OUR_HTML.sub("", token.content) == "", token.content
-        if token.type == "text":
-            assert_no_reference(token.content)
-
-
-def assert_no_reference(words: str) -> None:
-    """GitHub links these in any text that is not code."""
-    assert not re.search(r"@\w|#\d|\bGH-\d|https?://|\bwww\.\w|:\w+:|\$\w", words, re.I), words
 
 
 @pytest.mark.parametrize("builder", BUILDERS)
@@ -79,25 +49,7 @@ def test_names_never_become_markup(builder: str) -> None:
 
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_every_row_keeps_the_columns_of_its_head(builder: str) -> None:
-    text = render(getattr(analysis_builder, builder)())
-    columns = [0]
-    rows = 0
-    for token in tokens(text):
-        if token.type == "tr_open":
-            columns.append(0)
-            rows += 1
-        elif token.type in {"th_open", "td_open"}:
-            columns[-1] += 1
-    # markdown-it pads and cuts rows to the head's width, so the cells are counted in the source.
-    lines = re.findall(r"^\|.*\|$", text, re.M)
-    assert len(lines) == rows + sum(token.type == "table_open" for token in tokens(text))
-    head = 0
-    for before, line in zip(["", *text.splitlines()], text.splitlines(), strict=False):
-        if not line.startswith("|"):
-            continue
-        cells = len(re.findall(r"(?<!\\)\|", line)) - 1
-        head = head if before.startswith("|") else cells
-        assert cells == head, line
+    assert_rows_fit(render(getattr(analysis_builder, builder)()))
 
 
 def test_failures_come_first() -> None:
@@ -154,6 +106,7 @@ def test_any_name_as_code_is_one_code_span_in_one_cell(name: str) -> None:
     assert [child.type for child in inline[2].children or []] == ["code_inline"]
 
 
+@example(":heart_eyes:")
 @given(st.text("ab1 |`\\*_<>[]()#@!~$&:;./-+=\n\"'", max_size=40))
 def test_any_sentence_is_plain_text_in_one_cell(sentence: str) -> None:
     text = f"| a | b |\n| --- | --- |\n| {inert.text(sentence)} | end |"

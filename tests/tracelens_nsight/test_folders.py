@@ -100,6 +100,21 @@ def test_a_folder_is_one_input(form: str, tmp_path: Path) -> None:
     assert tracelens.analyze(tmp_path / "run_pqtdir").run.ranks_present == [0, 1]
 
 
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_a_folder_on_another_machine_is_one_input(form: str, tmp_path: Path) -> None:
+    system = pytest.importorskip("fsspec").filesystem("memory")
+    folder = as_folder(run_of_two(), tmp_path / "run_pqtdir", form)
+    system.put(str(folder), "/tables/run_pqtdir", recursive=True)
+    system.pipe("/tables/data/part-0.parquet", b"something else")
+    try:
+        for address in ("tables", "tables/run_pqtdir", "tables/run*"):
+            result = tracelens.analyze(f"memory://{address}")
+            assert result.run.ranks_present == [0, 1]
+            assert [file.path for file in result.source.files] == ["run_pqtdir"]
+    finally:
+        system.rm("/tables", recursive=True)
+
+
 def test_a_database_beside_says_the_same(tmp_path: Path) -> None:
     as_folder(run_of_two(), tmp_path / "run_pqtdir", "parquet")
     run_of_two().write(tmp_path / "run.sqlite")

@@ -227,7 +227,13 @@ def _print_summary(analysis: Analysis, *, no_color: bool) -> None:
 def incomplete(analysis: Analysis) -> bool:
     """Tell whether ranks, files or events are missing."""
     run = analysis.run
-    lost = {"unreadable-file", "lost-device-records", "incomplete-steps", "world-size-conflict"}
+    lost = {
+        "unreadable-file",
+        "lost-device-records",
+        "reported-range-loss",
+        "incomplete-steps",
+        "world-size-conflict",
+    }
     return bool(
         run.ranks_missing
         or run.ranks_partial

@@ -20,6 +20,11 @@ _UNREAD = {
     "sample": "samples of the CPU",
     "switch": "thread switches",
 }
+_LOST = {
+    "device": "device events",
+    "ranges": "NVTX ranges",
+    "counters": "samples of counters",
+}
 
 
 def noticed(code: str) -> Callable[[RankReduction], Found | None]:
@@ -64,6 +69,13 @@ def _open_groups(rank: RankReduction, *, named: bool) -> Found | None:
 def no_device_names(rank: RankReduction) -> Found | None:
     """Find an export without a description of its GPUs."""
     return when(not rank.info.device_names)
+
+
+def reported_losses(rank: RankReduction) -> Found | None:
+    """Find kinds of events that nsys says it lost; device events that launches lack stand apart."""
+    kinds = rank.info.reported_losses.keys() - ({"device"} if rank.lost else set())
+    names = [text for kind, text in _LOST.items() if kind in kinds]
+    return when(bool(names), ", ".join(names))
 
 
 def unread_tables(rank: RankReduction) -> Found | None:
@@ -139,6 +151,16 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "sums are lower bounds, and the steps that launched them are left out of means",
         "torch.cuda.synchronize() before cudaProfilerStop(): what still runs then is not recorded",
         finders.lost_launches,
+    ),
+    Check(
+        "reported-losses",
+        "poorer",
+        ("Trust", "Step", "Volume"),
+        "nsys itself reports that it lost {detail}",
+        "sums are lower bounds; without ranges, steps and sizes are missing",
+        "a shorter capture (`-c cudaProfilerApi`), `nsys profile --cuda-flush-interval=100`, and "
+        "torch.cuda.synchronize() before cudaProfilerStop()",
+        reported_losses,
     ),
     Check(
         "untimed",

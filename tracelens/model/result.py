@@ -145,6 +145,7 @@ class Partition:
     kernels: int
     copies: int
     launches_without_record: int
+    copied_bytes: int | None = None  # of all `copies`; None if the size of one is not recorded
 
     @property
     def overlap_pct(self) -> float | None:
@@ -414,10 +415,33 @@ class NetworkVolume:
 
 
 @dataclass(frozen=True, slots=True)
-class Volumes:
-    """Bytes against theory; `network` is what really left each machine, if it was recorded.
+class LinkUse:
+    """How much of a link's peak one device used, in per cent, over the steps of the mean.
 
-    `dimensions` are those of a run that combines several; others have none.
+    `payload_percent` is the part that is data and no protocol; the estimate multiplies it by the
+    link's peak. `communicating_…` is while communication runs on the device, waiting included.
+    `sample_ns` is how long one sample lasts: what is shorter is blurred.
+    """
+
+    rank: int
+    device: int
+    link: str  # NVLink | PCIe
+    direction: Literal["sent", "received"]
+    sample_ns: int
+    mean_percent: float | None
+    peak_percent: float | None
+    payload_percent: float | None
+    communicating_mean_percent: float | None
+    communicating_peak_percent: float | None
+    estimated_payload_bytes_per_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """Bytes against theory.
+
+    `network` is what really left each machine, `link_use` how busy the links of each device were,
+    if they were recorded. `dimensions` are those of a run that combines several; others have none.
     """
 
     parameters_bytes: int | None
@@ -428,6 +452,7 @@ class Volumes:
     unexplained_bytes: int | None
     explanation: str | None = None
     network: list[NetworkVolume] = field(default_factory=list)
+    link_use: list[LinkUse] = field(default_factory=list)
     dimensions: list[DimensionVolume] = field(default_factory=list)
 
 

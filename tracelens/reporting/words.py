@@ -35,6 +35,7 @@ _OPS = {
     "all_gather": "all-gather",
     "all_to_all": "all-to-all",
     "recv": "receive",
+    "send_recv": "send and receive",
     "unknown": "unclassified communication",
 }
 
