@@ -19,8 +19,11 @@ OUR_HEAT = re.compile(r"(rank \d+ +[▁-█·]+\n)+a column a step, .+; █ = .+
 
 
 def github() -> MarkdownIt:
-    """Return a parser with GitHub's tables and strikethrough."""
-    return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+    """Return a renderer of GitHub's dialect: its addresses link themselves, others do not."""
+    renderer = MarkdownIt("gfm-like")
+    assert renderer.linkify is not None
+    renderer.linkify.set({"fuzzy_link": False})
+    return renderer
 
 
 def tokens(text: str) -> Iterator[Token]:

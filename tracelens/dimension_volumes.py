@@ -22,7 +22,7 @@ from tracelens.predicted_traffic import (
 )
 from tracelens.rank_parameters import More, mean_parameters
 from tracelens.run import ranges
-from tracelens.step_facts import MissingFactError, StepFacts
+from tracelens.step_facts import PART_OF_UNIT, MissingFactError, StepFacts
 from tracelens.theory.scheme import Scheme
 from tracelens.volumes import TOLERANCE, item_sizes
 
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     Predict = Callable[[StepFacts, int], RankTraffic]
 
 _NAMES = ("dp", "tp", "pp", "ep", "cp")
-_PART_OF_UNIT = 16
-"""Numbers a token (the loss) are at most 2/h of an activation; they are told apart by this."""
 
 
 class Seen(NamedTuple):
@@ -256,7 +254,7 @@ def _of_the_loss(facts: StepFacts) -> NDArray[np.bool_]:
     except MissingFactError:
         return none
     size = facts.table.frame["buffer_bytes"].to_numpy(np.int64)
-    return np.asarray((size != NONE) & (size * _PART_OF_UNIT < unit.elements * unit.item), bool)
+    return np.asarray((size != NONE) & (size * PART_OF_UNIT < unit.elements * unit.item), bool)
 
 
 def _held(
@@ -317,7 +315,8 @@ def _schemes(facts: StepFacts, seen: Seen) -> list[_Expected]:
     given = replace(facts.given, parameters=held.number)
     found = parallelism.infer(seen.traffic, given)
     schemes = [scheme for scheme in found.schemes if scheme.kind == "framework"]
-    sizes = item_sizes(found, given)
+    # Gradients and parameters may differ in type: what is recorded says more than --dtype.
+    sizes = item_sizes(found, replace(given, dtype=None)) or item_sizes(found, given)
     if not schemes:
         raise MissingFactError(f"a known strategy: {found.evidence[0]}")
     if sizes is None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tracelens.run import Run
 
 _PARALLEL_FROM_BYTES = 8 << 20  # below, starting a process costs more than it saves
+_PARALLEL_FROM_FILES = 200  # ... and so many take longer than that, however small they are
 _MEMORY_SHARE = 0.6
 _WORKER_BYTES = 400 << 20  # parsing 500 MB takes 200 (benchmarks/README.md); the rest is margin
 
@@ -223,7 +224,8 @@ def _read(candidates: list[Candidate], options: Options, progress: Progress) -> 
 
 
 def _workers(traces: list[Candidate]) -> int:
-    if len(traces) < 2 or sum(c.size for c in traces) < _PARALLEL_FROM_BYTES:
+    small = sum(c.size for c in traces) < _PARALLEL_FROM_BYTES
+    if len(traces) < 2 or (small and len(traces) < _PARALLEL_FROM_FILES):
         return 1
     by_memory = int(_MEMORY_SHARE * _available_memory() / _WORKER_BYTES)
     return max(min(len(os.sched_getaffinity(0)), len(traces), by_memory), 1)

@@ -277,6 +277,12 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} CUDA graph launch{es} recorded without their contents ({busy} ms): counted as "
         "compute, whatever ran in them; record with `--cuda-graph-trace=node`",
     ),
+    "nccl-trace-unread": NoticeKind(
+        "warning",
+        "{count} NCCL call{s} of advanced tracing (`-t nccl`) whose details are not in the export, "
+        "or in words that TraceLens does not know: their sizes are unknown; `nsys export -t sqlite "
+        "--include-blobs=true --include-json=true -f true X.nsys-rep` brings the details",
+    ),
     "device-unseen": NoticeKind(
         "warning",
         "a device worked ({found}), but no event of one has a usable time: times of this rank are "

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tracelens.theory.scheme import Term
 
 _LOSS_BYTES = 4
+_DENSE = "layers of one attention and one MLP"
 _ONLY_SIZES = "m counted by these messages, so only their size and who sends them is checked"
 
 
@@ -45,7 +46,7 @@ def tensor_parallel(
     passes = facts.passes(rank)
     split, backward = facts.sequence_parallel, facts.backward
     forwards = 1 + (facts.reruns if again else 0)
-    if facts.dims["ep"] > 1:
+    if facts.has_experts:
         top_k = facts.model("the experts of a token", "top_k").top_k if experts else 0
         terms = tensor.expert_layers(
             unit.elements, size, passes.number, top_k, backward=backward, forwards=forwards
@@ -59,7 +60,8 @@ def tensor_parallel(
             backward=backward,
             forwards=forwards,
         )
-    sources = (unit.source, *passes.sources, *_recomputed(facts, again=again))
+    kind = "layers of attention and experts" if facts.has_experts else _DENSE
+    sources = (unit.source, *passes.sources, kind, *_recomputed(facts, again=again))
     if not vocabulary:
         return RankTraffic(terms, unit.item, (*sources, "a vocabulary that tp does not split"))
     m = facts.micro_batches

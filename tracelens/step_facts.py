@@ -35,6 +35,8 @@ _COUNTED_BY_RANGES = ("ddp", "fsdp1", "fsdp2")
 _FOLDED = ("zbv", "dualpipev")
 _SIZES = ("hidden", "sequence", "batch")
 _OPTIMIZER = r"Optimizer.*step"
+PART_OF_UNIT = 16
+"""Numbers a token (the loss) are at most 2/h of an activation; they are told apart by this."""
 BY_MESSAGES = "m from the messages between stages"
 
 Context = Literal["ring", "all-gather", "all-to-all"]
@@ -258,6 +260,26 @@ class StepFacts:
         if model.layers % parts:
             raise MissingFactError(f"how {model.layers} layers are dealt to {parts} stages")
         return model.layers // self.dims["pp"]
+
+    @functools.cached_property
+    def has_experts(self) -> bool:
+        """Whether layers have experts: the user says so, or an expert-parallel group does.
+
+        Raises:
+            MissingFactError: If tensor-parallel activations of several sizes leave it open.
+        """
+        if self.dims["ep"] > 1:
+            return True
+        if self.given.model is not None and self.states("experts"):
+            return self.given.model.model.experts > 0
+        unit = self.unit("tp")
+        sizes = {size for size, _ in self.sizes("tp", ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)}
+        if len([size for size in sizes if size * PART_OF_UNIT >= unit.elements * unit.item]) > 1:
+            raise MissingFactError(
+                "whether layers have experts (activations of several sizes): "
+                "give --model with experts"
+            )
+        return False
 
     def passes(self, rank: int) -> Times:
         """Return the layer passes of a rank: its layers times micro-batches."""

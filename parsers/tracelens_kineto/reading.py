@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,13 +33,18 @@ _HEAP = 31 << 20
 _NEVER_ENDS = "32 MiB of it hold neither an event nor the beginning of traceEvents"
 
 
+@cache
+def _keep_freed_memory() -> None:
+    bytes(_HEAP)
+
+
 def read(path: Path, on_bytes: Callable[[int], None] | None = None) -> list[RankTrace]:
     """Read one file: mostly one trace of one process, but there may be more in it.
 
     Raises:
         UnreadableTrace: If it holds no trace events.
     """
-    bytes(_HEAP)
+    _keep_freed_memory()
     source = Source(path, on_bytes)
     found: list[_Read] = []
     try:

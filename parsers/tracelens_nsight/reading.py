@@ -109,7 +109,7 @@ def _trace(
     talk = communications.write(said, decoded, carried, rows)
     _mark_untimed(made, rows)
     trace = RankTrace(
-        info=_info(export, path, form, found, process, local_rank, rows, talk),
+        info=_info(export, path, form, found, process, local_rank, rows, talk, said.unread),
         device_events=frames.device_events(rows, made, launch, pid_of(process)),
         communications=talk.table,
         marks=frames.marks(said),
@@ -153,6 +153,7 @@ def _info(
     local_rank: int | None,
     rows: DeviceRows,
     talk: Said,
+    unread: int,
 ) -> RankInfo:
     pid = pid_of(process)
     mark = facts.mark_of(export, process)
@@ -186,6 +187,7 @@ def _info(
                 talk,
                 described=described,
                 unassigned=not gpus and links.are_there(export.tables),
+                unread=unread,
             )
         ),
         hints=_HINTS,
@@ -200,6 +202,7 @@ def _notices(
     *,
     described: bool,
     unassigned: bool,
+    unread: int,
 ) -> Iterator[Notice]:
     if talk.calls and not talk.sized and described:
         yield notice("payloads-not-exported", file=name, rank=rank, count=talk.calls)
@@ -208,6 +211,8 @@ def _notices(
         busy = f"{int((rows.end - rows.start)[opaque].sum()) / 1e6:,.3f}"
         count = int(opaque.sum())
         yield notice("opaque-graphs", file=name, rank=rank, count=count, busy=busy)
+    if unread:
+        yield notice("nccl-trace-unread", file=name, rank=rank, count=unread)
     if unassigned:
         yield notice("link-samples-unassigned", file=name, rank=rank)
     if rows.untimed:

@@ -217,6 +217,24 @@ def test_parameters_alone_leave_open_what_tp_does_not_split(tmp_path: Path) -> N
     assert row.verdict == "as expected"
 
 
+def test_experts_that_no_group_shows_are_not_taken_for_dense_layers(tmp_path: Path) -> None:
+    """Without expert parallelism the experts' tokens still travel, k times as large."""
+    ran = Ran(tmp_path, EXPERTS, tp=2, pp=2, micro_batches=2, sequence_parallel=True)
+    row = ran.rows()["tp"]
+    assert row.predicted.message is None
+    assert "give --model with experts" in (row.explanation or "")
+    row = ran.rows(stated=ran.described)["tp"]
+    assert row.observed.message == row.predicted.message == ran.true_bytes()["tp"]
+
+
+def test_the_recorded_type_of_gradients_wins(tmp_path: Path) -> None:
+    """Megatron reduces in fp32 whatever activations are: --dtype is about those here."""
+    ran = Ran(tmp_path, dp=2, tp=2)
+    given = Given(model=describe(ran.model), dtype="bfloat16")
+    analysis = tracelens.analyze(tmp_path, Wanted(given=given, workers=1))
+    assert analysis.volumes.verdict == "as expected"
+
+
 # planted deviations ------------------------------------------------------------------------------
 
 

@@ -94,7 +94,7 @@ def test_worlds_that_conflict(tmp_path: Path) -> None:
     rank(3, world=2).write(tmp_path / "rank3.json")
     result = tracelens.analyze(tmp_path)
     message = said(result, "world-size-conflict")
-    assert "(2 in 1 files, 4 in 3 files); 4 is used" in message
+    assert "(2 in 1 file, 4 in 3 files); 4 is used" in message
     assert (result.run.world_size, result.run.ranks_missing) == (4, [])
     for one in result.ranks:
         holds(one.devices[0].mean_step)
@@ -172,9 +172,9 @@ def test_several_gpus_in_one_process_are_never_added_up(devices: int, tmp_path: 
     result = tracelens.analyze(tmp_path)
     (one,) = result.ranks
     assert [device.device for device in one.devices] == list(range(devices))
-    for timeline in one.devices:
-        for found in timeline.steps:
-            holds(found.partition)
+    for line in one.devices:
+        for part in line.steps:
+            holds(part.partition)
     assert f"one process drives {devices} devices" in said(result, "several-devices")
 
 
@@ -229,8 +229,8 @@ def test_collectives_inside_cuda_graphs(tmp_path: Path) -> None:
         made.write(tmp_path / f"rank{number}.json")
     result = tracelens.analyze(tmp_path)
     for one in result.ranks:
-        for found in one.devices[0].steps:
-            holds(found.partition)
+        for part in one.devices[0].steps:
+            holds(part.partition)
         assert one.devices[0].total.launches_without_record == 0
     (row,) = result.collectives
     assert (row.op, row.calls, row.calls_without_bytes) == ("all_reduce", 2, 2)
@@ -258,8 +258,8 @@ def test_a_gloo_run(tmp_path: Path) -> None:
     result = tracelens.analyze(tmp_path)
     assert result.run.device_kind == "cpu"
     for one in result.ranks:
-        for found in one.devices[0].steps:
-            holds(found.partition, exposed_comm_ns=70_000, idle_ns=230_000)
+        for part in one.devices[0].steps:
+            holds(part.partition, exposed_comm_ns=70_000, idle_ns=230_000)
     (row,) = result.collectives
     assert (row.op, row.dtype, row.calls) == ("all_reduce", "float32", 2)
     assert row.bytes_per_step.message == 2 * 4 * (1 << 20)

@@ -13,11 +13,12 @@ from github_markdown import (
     assert_only_our_markup,
     assert_rows_fit,
     github,
+    tokens,
 )
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tracelens.model.result import Notice
+from tracelens.model.result import Finding, GroupResult, Notice
 from tracelens.reporting.content import Heat
 from tracelens_markdown import MarkdownReport, inert, tables
 from tracelens_markdown.report import MOST_CHARACTERS, marker
@@ -93,6 +94,47 @@ def test_the_marker_holds_nothing_that_ends_it() -> None:
 
 def test_equal_input_gives_equal_bytes() -> None:
     assert render(analysis_builder.large()) == render(analysis_builder.large())
+
+
+NAMES = st.lists(
+    st.sampled_from(
+        ["https://evil.test/x", "ftp://evil.test", "mailto:a@evil.test", "www.evil.test", "a@b.co",
+         "@octocat", "#12", "owner/repo#3", "GH-4", "![i](x)", "[a](b)", "[a]: b", "<b>", "<!--",
+         "</details>", "&#64;x", "|", "`", "```", "~~", "**", "__", "\\", "\n", "# ", "- ", "> ",
+         "$x$", ":tada:", "    ", "---", "\u202e", "\x1b[31m", "\u200b", "x"]
+    ),
+    max_size=8,
+).map("".join)  # fmt: skip
+
+
+@given(NAMES)
+def test_any_name_is_inert_wherever_it_stands(name: str) -> None:
+    """As a run, a host, a device, a group, a kernel, a step's option, a notice and a finding."""
+    base = analysis_builder.one_rank()
+    analysis = dataclasses.replace(
+        base,
+        source=dataclasses.replace(base.source, path=name, options={"--steps": name}),
+        run=dataclasses.replace(
+            base.run, devices=[name], hosts=[name], backend=name, started=name, nccl_version=name
+        ),
+        summary=dataclasses.replace(base.summary, verdict=f"Rank 3 ({name}) is late."),
+        notices=[Notice("truncated-file", "warning", f"the file {name} ends early", name, 1, 1)],
+        ranks=[
+            dataclasses.replace(
+                rank,
+                host=name,
+                files=[name],
+                devices=[dataclasses.replace(one, name=name) for one in rank.devices],
+                top_kernels=[dataclasses.replace(one, name=name) for one in rank.top_kernels],
+            )
+            for rank in base.ranks
+        ],
+        groups=[GroupResult("g0", [name], name, "unknown", "unknown", 4, None, None)],
+        findings=[Finding("x", "high", f"{name} is slow", {name: name}, 1, f"shrink {name}", [])],
+    )
+    text = render(analysis)
+    assert_only_our_markup(text)
+    assert [token.tag for token in tokens(text) if token.type == "heading_open"] == ["h3"]
 
 
 @given(st.text(st.characters(codec=None), max_size=60))

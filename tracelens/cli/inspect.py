@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tracelens.model.facts import FileFacts
 
 _WIDEST_NAME = 60
+_RANGES = 20
 
 
 @click.command("inspect", short_help="Say what is in here: files, ranks, steps, gaps.")
@@ -84,11 +85,11 @@ def _totals(files: list[Listed]) -> str:
     alone = {f.rank for f in facts if f.rank is not None}
     ranks = sorted(alone | {rank for f in facts for rank in f.ranks})
     worlds = {f.world_size for f in facts if f.world_size}
-    text = f"{plural(len(facts), 'trace file')}, ranks {ranges(ranks) or 'unknown'}"
+    text = f"{plural(len(facts), 'trace file')}, ranks {ranges(ranks, _RANGES) or 'unknown'}"
     if len(worlds) == 1:
         world = worlds.pop()
         missing = sorted(set(range(world)) - set(ranks))
-        text += f" of {world}" + (f"; missing: {ranges(missing)}" if missing else "")
+        text += f" of {world}" + (f"; missing: {ranges(missing, _RANGES)}" if missing else "")
     elif worlds:
         text += f"; the files disagree on the world size: {', '.join(map(str, sorted(worlds)))}"
     for said, lost in (("left out", False), ("cannot be read", True)):

@@ -37,6 +37,7 @@ def noticed(code: str) -> Callable[[RankReduction], Found | None]:
 
 
 not_exported = noticed("payloads-not-exported")
+unread = noticed("nccl-trace-unread")
 
 
 def no_nccl_ranges(rank: RankReduction) -> Found | None:
@@ -46,7 +47,7 @@ def no_nccl_ranges(rank: RankReduction) -> Found | None:
 
 def has_nccl_ranges(rank: RankReduction) -> bool:
     """Tell whether NCCL's ranges are there, and what they carry was not left out on export."""
-    return finders.holds(rank, "nccl") and not not_exported(rank)
+    return finders.holds(rank, "nccl") and not not_exported(rank) and not unread(rank)
 
 
 def without_communicator(rank: RankReduction) -> Found | None:
@@ -104,6 +105,16 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "export the report again, no new recording is needed:\n"
         "nsys export -t sqlite --include-blobs=true --include-json=true -f true X.nsys-rep",
         not_exported,
+    ),
+    Check(
+        "nccl-trace-unread",
+        "missing",
+        ("Volume", "Collectives", "Stability"),
+        "the details of {count} calls of NCCL's advanced tracing are not in the export, or unknown",
+        "bytes, the comparison with theory and bandwidth are unknown",
+        "export the report again, no new recording is needed:\n"
+        "nsys export -t sqlite --include-blobs=true --include-json=true -f true X.nsys-rep",
+        unread,
     ),
     Check(
         "no-nccl-ranges",

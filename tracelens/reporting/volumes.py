@@ -55,7 +55,8 @@ def volumes_section(analysis: Analysis) -> Section:
     nothing = volumes.per_step.message_bytes is None and volumes.per_step.calls == 0
     if nothing and not (volumes.predictions or volumes.terms or volumes.dimensions):
         return Section("volume", "Volume", title, _EMPTY, empty=_EMPTY)
-    blocks = [Block(_main_table(volumes))]
+    tables = dimension_tables(volumes) if volumes.dimensions else [prediction_table(volumes)]
+    blocks = [Block(table) for table in tables]
     if volumes.terms:
         blocks.append(Block(term_table(analysis), _figure(analysis)))
     if volumes.network:
@@ -66,16 +67,12 @@ def volumes_section(analysis: Analysis) -> Section:
     return Section("volume", "Volume", title, lead(volumes), blocks, _notes(analysis))
 
 
-def _main_table(volumes: Volumes) -> Table:
-    return dimension_table(volumes) if volumes.dimensions else prediction_table(volumes)
-
-
-def dimension_table(volumes: Volumes) -> Table:
-    """Return what each dimension of a mixed run moved beside what it should."""
+def dimension_tables(volumes: Volumes) -> list[Table]:
+    """Return what each dimension of a mixed run moved beside what it should, and why."""
     rows = volumes.dimensions
     sides = [side for row in rows for side in (row.observed, row.predicted)]
     unit = size_unit(value for side in sides for value in (side.message, side.wire))
-    columns = (
+    numbers = (
         Column("Dimension"),
         Column("Calls", "number"),
         Column(f"Message {unit.name}", "number"),
@@ -83,12 +80,18 @@ def dimension_table(volumes: Volumes) -> Table:
         Column(f"Wire {unit.name}", "number"),
         Column("predicted", "number"),
         Column("Observed ÷ predicted", "number"),
-        Column("What the prediction stands on, or needs", "prose"),
+    )
+    reasons = (
+        Column("Dimension"),
+        Column("The prediction stands on, or needs", "prose"),
         Column("With the numbers filled in", "prose"),
     )
-    return Table(
-        "By dimension, per step and mean rank", columns, [_dimension_row(row, unit) for row in rows]
-    )
+    return [
+        Table(
+            "By dimension, per step and mean rank", numbers, [_dimension_row(r, unit) for r in rows]
+        ),
+        Table("How each dimension is predicted", reasons, [_dimension_reason(r) for r in rows]),
+    ]
 
 
 def _dimension_row(row: DimensionVolume, unit: SizeUnit) -> Row:
@@ -100,6 +103,12 @@ def _dimension_row(row: DimensionVolume, unit: SizeUnit) -> Row:
         Cell(unit.of(row.observed.wire), row.observed.wire),
         Cell(unit.of(row.predicted.wire), row.predicted.wire),
         Cell(number(row.observed_over_predicted), status=VERDICTS[row.verdict]),
+    )
+
+
+def _dimension_reason(row: DimensionVolume) -> Row:
+    return (
+        Cell(words.dimension(row.dimension)),
         Cell(row.explanation or "–"),
         Cell(row.formula or "–"),
     )

@@ -149,6 +149,7 @@ _DIMENSIONS = {
     "pp": "pp, pipeline parallel",
     "ep": "ep, expert parallel",
     "cp": "cp, context parallel",
+    "embedding": "embedding, tied over first and last stage",
     "other": "other or unknown",
 }
 
