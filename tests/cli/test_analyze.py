@@ -167,7 +167,7 @@ def test_an_empty_folder(tmp_path: Path) -> None:
         ("a.json", b"{}", "no profiler trace"),
         ("a.json", b'{"nodes": [], "schema": "1.0.2"}', "execution trace"),
         ("a.json", b"hello", "no format an installed parser knows"),
-        ("a.json", b'{"schemaVersion": 1}', "it holds no traceEvents"),
+        ("a.json", b'{"schemaVersion": 1}', "JSON, but no profiler trace"),
         ("a.json.gz", b"\x1f\x8b\x08\x00broken", "no format an installed parser knows"),
         ("a.json.gz", gzip.compress(b'{"schemaVersion": 1, "x": [')[:-12], "a.json.gz"),
     ],
@@ -188,7 +188,8 @@ def test_a_bad_file_among_good_ones_is_named_once_and_the_rest_is_analysed(tmp_p
     folder.mkdir()
     for path in DDP.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
-    (folder / "rank3.pt.trace.json.gz").write_bytes(gzip.compress(b'{"schemaVersion": 1}'))
+    cut = gzip.compress(b'{"schemaVersion": 1, "traceEvents": [')
+    (folder / "rank3.pt.trace.json.gz").write_bytes(cut)
     (folder / "notes.json").write_text("{}")
     result = run("analyze", folder, "-o", "x.json", cwd=tmp_path)
     assert result.code == 0
