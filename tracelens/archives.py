@@ -43,6 +43,10 @@ class _TooLarge(Exception):  # noqa: N818 - carries a sentence for the user
     """The archive inflates to more than the limits allow."""
 
 
+class _NoTar(Exception):  # noqa: N818 - the same
+    """What bzip2 or xz packed is something else."""
+
+
 def kind_of(raw: bytes, head: bytes) -> Kind | None:
     """Tell an archive by its first bytes, as they are and inflated."""
     if raw.startswith((b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")):
@@ -68,7 +72,7 @@ def unpack(
     unpacker = _zip if kind == "zip" else _tar
     try:
         yield from unpacker(path, workspace.folder(shown), wanted, left)
-    except _TooLarge as error:
+    except (_TooLarge, _NoTar) as error:
         yield Member("", None, str(error))
     except zipfile.BadZipFile as error:
         yield Member("", None, f"a damaged zip archive ({error})")
@@ -137,7 +141,7 @@ def _tar(
 ) -> Iterator[Member]:
     with path.open("rb") as file, _plain(file) as plain:
         counted: Any = _Counted(plain, budget)
-        with tarfile.open(fileobj=counted, mode="r|") as archive:
+        with _opened(counted) as archive:
             for number, info in enumerate(archive):
                 if number >= _MOST_MEMBERS:
                     yield Member("", None, _TOO_MANY)
@@ -160,6 +164,14 @@ def _tar(
                 yield Member(info.name, target, cut=not whole)
                 if not whole:
                     return
+
+
+def _opened(plain: Any) -> tarfile.TarFile:
+    try:
+        return tarfile.open(fileobj=plain, mode="r|")
+    except tarfile.ReadError as error:
+        reason = "compressed with bzip2 or xz, and no tar archive: unpack it first"
+        raise _NoTar(reason) from error
 
 
 def _plain(file: IO[bytes]) -> Any:

@@ -42,6 +42,7 @@ class Odd:
     clipped: int
     impossible: int
     shared: Shared | None
+    others: str | None = None
 
 
 def about(odd: Odd) -> Iterator[Notice]:
@@ -50,22 +51,21 @@ def about(odd: Odd) -> Iterator[Notice]:
     yield from _endings(odd, who)
     yield from _damage(odd, who)
     yield from _several(odd, who)
+    if odd.others:
+        yield notice("rank-conflict", **who, others=odd.others)
     yield from _times(odd, who)
     if odd.collector.device.homeless:
         yield notice("device-unknown", **who, count=odd.collector.device.homeless)
-    if odd.collector.unknown:
-        names = [name or "none" for name, _ in odd.collector.unknown.most_common()]
-        shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-        device = odd.collector.unknown_device
-        yield notice(
-            "unknown-categories",
-            **who,
-            count=odd.collector.unknown.total(),
-            names=shown,
-            device=f"{device:,} of them name a device: sums are lower bounds"
-            if device
-            else "none of them names a device",
-        )
+    if devices := odd.collector.unknown.of_devices():
+        names = _names(devices)
+        yield notice("unread-device-events", **who, count=devices.total(), names=names)
+    if others := odd.collector.unknown.others():
+        yield notice("unknown-categories", **who, count=others.total(), names=_names(others))
+
+
+def _names(counts: Counter[str]) -> str:
+    names = [name for name, _ in counts.most_common()]
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
 
 
 def _endings(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
@@ -131,6 +131,9 @@ def _times(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
     if reasons:
         text = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         yield notice("untimed-events", **who, count=reasons.total(), reasons=text)
+    if untimed := odd.collector.untimed:
+        kinds = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in untimed.items())
+        yield notice("untimed-host-events", **who, count=untimed.total(), kinds=kinds)
     if odd.collector.device.short:
         yield notice("short-kernels", **who, count=odd.collector.device.short)
     if odd.clipped:

@@ -100,7 +100,7 @@ class _Walker:
     def run(self) -> None:
         text, position = self.text, 0
         while True:
-            position = _BLANKS.match(text, position).end()  # type: ignore[union-attr]
+            position = _skip_blanks(text, position)
             if position >= len(text):
                 return
             if text[position] == "]":
@@ -176,27 +176,41 @@ class _Walker:
             self._skip(self.text[start:end])
             return
         raw = self.text[start:end].encode("latin-1")
-        try:
-            _CHECK.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        if _readable(raw):
+            self.result.events.append(raw)
+        else:
             self.damage.note(self.offset + start)
             self._repair(self.text[start:end])
-        else:
-            self.result.events.append(raw)
 
     def _repair(self, span: str) -> None:
         event = None
         if len(span) <= _LONGEST_EVENT:
             event = repair(span.encode("latin-1").decode("utf-8", "tracelens-escape"))
-        if event is None:
+        mended = None if event is None else encode(event)
+        if mended is None or not _readable(mended):
             self._skip(span)
         else:
-            self.result.events.append(encode(event))
+            self.result.events.append(mended)
             self.damage.repaired += 1
 
     def _skip(self, span: str) -> None:
         self.damage.skipped += 1
         self.damage.device_skipped += may_be_device_event(span)
+
+
+def _readable(event: bytes) -> bool:
+    """Tell whether the typed decoder takes an event."""
+    try:
+        _CHECK.decode(event)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def _skip_blanks(text: str, position: int) -> int:
+    match = _BLANKS.match(text, position)
+    assert match is not None  # it matches nothing, too
+    return match.end()
 
 
 def _decode(text: str, position: int) -> tuple[object, int | None]:

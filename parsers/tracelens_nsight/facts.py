@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tracelens.file_names import rank_in_name
+from tracelens.model.facts import MOST_RANKS
 from tracelens.model.trace import NONE, ProcessGroup
 from tracelens_nsight.identifiers import pid_of
 from tracelens_nsight.ranges import EVENTS, MARK
@@ -173,7 +174,7 @@ def _group(said: Any) -> ProcessGroup | None:
 
 
 def _number(value: object) -> int | None:
-    is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
+    is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_RANKS
     return value if is_number else None  # type: ignore[return-value]
 
 

@@ -15,7 +15,10 @@ _BREAK = "\u200b"
 
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "$": "&#36;"})
 _MARKUP = re.compile(r"([\\`*_{}\[\]~])")
-_REFERENCES = re.compile(r"[@#]|:(?=//)|(?<=\bwww)\.|(?<=\bgh)-(?=\d)|:(?=[\w+-]+:)", re.IGNORECASE)
+# An underscore in the name of an emoji has its backslash by then, and is shown without.
+_REFERENCES = re.compile(
+    r"[@#]|:(?=//)|(?<=\bwww)\.|(?<=\bgh)-(?=\d)|:(?=(?:[\w+-]|\\_)+:)", re.IGNORECASE
+)
 # What would make a line a list, a rule or a heading's underline.
 _BLOCK_START = re.compile(r"^(?=[-+](?:\s|$)|\d+[.)](?:\s|$)|[-=]+\s*$)")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from builders import Group, Schema, Trace
 from command import run
-from rendered_markdown import assert_only_our_markup
+from github_markdown import assert_only_our_markup
 
 import tracelens
 from tracelens.engine import Options

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tracelens.addresses import is_remote, shown
 from tracelens.errors import OutputError
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from tracelens.model.result import Analysis, Notice
 
+_ALIKE = 5
 DEFAULT_FOLDER = Path("tracelens-report")
 STDOUT = "-"
 
@@ -31,6 +34,7 @@ def check_targets(targets: list[Path], *, force: bool) -> None:
     from tracelens.registry import report_for
 
     for target in targets:
+        refuse_address(target)
         if target.suffix.lower() != ".json":
             report_for(target.suffix)
         check_target(target, force=force)
@@ -42,6 +46,7 @@ def check_target(target: Path, *, force: bool) -> None:
     Raises:
         OutputError: Naming it.
     """
+    refuse_address(target)
     if target.is_dir():
         raise OutputError(f"{target} is a folder", slug="cannot-write")
     if target.exists() and not force and not _is_stream(target):
@@ -52,6 +57,20 @@ def check_target(target: Path, *, force: bool) -> None:
         raise OutputError(f"{target.parent}: no such folder", slug="cannot-write")
     if target.is_block_device() or target.is_socket():
         raise OutputError(f"{target} is a disk or a socket, not a file", slug="cannot-write")
+
+
+def refuse_address(target: Path) -> None:
+    """Refuse to write to another machine, before a folder called `s3:` comes of it.
+
+    Raises:
+        OutputError: If the target is an address such as `s3://bucket/report.html`.
+    """
+    if is_remote(target):
+        raise OutputError(
+            f"{shown(target)}: results are written to local files only",
+            hint="name a local file with -o, and copy it there afterwards",
+            slug="cannot-write",
+        )
 
 
 def check_default_folder(*, force: bool) -> list[Path]:
@@ -96,6 +115,7 @@ def clear_folder(folder: Path, patterns: Sequence[str], mark: bytes, *, force: b
     Raises:
         OutputError: If something is in the way.
     """
+    refuse_address(folder)
     if not folder.exists() or not any(folder.iterdir()):
         return
     found = [path for pattern in patterns for path in folder.glob(pattern)]
@@ -179,11 +199,17 @@ def say_written(path: Path, size: int) -> None:
 
 
 def say_notices(notices: list[Notice], verbosity: int) -> None:
-    """Print notices on stderr, once each: warnings always, information with -v."""
+    """Print notices on stderr: warnings always, information with -v, all of a kind with -vv."""
     from tracelens.reporting.words import visible
 
-    for one in notices:
-        if one.level == "info" and verbosity < 1:
-            continue
-        where = f"{one.file}: " if one.file else ""
-        click.echo(f"{one.level}: {visible(where + one.message)} [{one.code}]", err=True)
+    told = [one for one in notices if one.level != "info" or verbosity > 0]
+    for (code, level), alike in groupby(told, key=lambda one: (one.code, one.level)):
+        of_a_kind = list(alike)
+        # One line in place of another would be none less.
+        shown = _ALIKE if verbosity < 2 and len(of_a_kind) > _ALIKE + 1 else len(of_a_kind)
+        for one in of_a_kind[:shown]:
+            where = f"{one.file}: " if one.file else ""
+            click.echo(f"{level}: {visible(where + one.message)} [{code}]", err=True)
+        if more := len(of_a_kind) - shown:
+            text = f"{level}: {more:,} more of this kind; -vv prints them, analysis.json has them"
+            click.echo(f"{text} [{code}]", err=True)

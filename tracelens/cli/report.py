@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tracelens.addresses import is_remote, shown
 from tracelens.cli.output import check_targets, render, say_written, write
 from tracelens.errors import InputError
 
@@ -29,6 +30,12 @@ def command(saved: Path, output: tuple[Path, ...], *, force: bool, quiet: bool) 
     from tracelens.model.result import Analysis
 
     check_targets(list(output), force=force)
+    if is_remote(saved):
+        raise InputError(
+            f"{shown(saved)}: a saved result is read from a local file only",
+            hint="copy it here first",
+            slug="no-such-path",
+        )
     try:
         analysis = Analysis.from_json(_text_of(saved))
     except InputError as error:
