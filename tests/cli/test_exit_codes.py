@@ -61,11 +61,11 @@ ROWS = [
     Row(0, "schema"),
     # could not do it: nothing to analyse
     Row(1, "analyze nowhere", "nowhere: no such file or folder"),
-    Row(1, f"analyze {LONG}", "File name too long"),
+    Row(1, f"analyze {LONG}", "no such file or folder"),
     Row(1, "analyze empty", "empty: no trace file in it"),
     Row(1, "analyze other/notes.txt", "notes.txt: no format an installed parser knows"),
     Row(1, "analyze other", "config.json: JSON, but no profiler trace"),
-    Row(1, "analyze useless", "nothing can be analysed: rank0.json: it holds no traceEvents"),
+    Row(1, "analyze useless", "nothing can be analysed: rank0.json: it ends before its first"),
     Row(1, "analyze unreadable", "cannot be opened: Permission denied"),
     Row(1, "analyze good --ranks 7", "none of the ranks [7] is there (found: [0, 1])"),
     Row(1, "analyze good --steps 99:", "none of the selected steps is in the traces (found: 10-1"),
@@ -134,7 +134,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (top / name).mkdir()
     (top / "other" / "notes.txt").write_text("hello")
     (top / "other" / "config.json").write_text('{"lr": 1}')
-    (top / "useless" / "rank0.json").write_text('{"schemaVersion": 1}')
+    (top / "useless" / "rank0.json").write_text('{"schemaVersion": 1, "traceEvents": [')
     (top / "useless" / "rank1.json.gz").write_bytes(gzip.compress(rank(1).bytes())[:12])
     (top / "unreadable" / "rank0.json").symlink_to("/proc/1/mem")
     (top / "packed" / "rank0.json.zst").write_bytes(b"\x28\xb5\x2f\xfd\x00\x00\x01\x00\x00")
