@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens import archives, remote, sidecar
+from tracelens import addresses, archives, remote, sidecar
 from tracelens.gzip_head import HEAD, head_of, missing_decoder, packed
 from tracelens.names import printable
-from tracelens.walking import Found, Walker
+from tracelens.remote_listing import Wanted
+from tracelens.walking import Found, Walker, passed_over
+from tracelens.workspace import place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 # Looked at as well, so that a folder of these is not called empty.
 _KNOWN_SUFFIXES = (".zip", ".zst", ".tar", ".tgz", ".tar.bz2", ".tar.xz")
+_MOST_TABLES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class _Look:
     ) -> None:
         self.parsers, self.workspace = parsers, workspace
         self.suffixes = (*_KNOWN_SUFFIXES, *(s for parser in parsers for s in parser.suffixes))
+        self.fetched: set[str] = set()
         # Several folders hold files of one name: then the whole path tells them apart.
         self.several = len(paths) > 1
         one_input = partial(_is_one_input, parsers=parsers)
@@ -71,7 +75,8 @@ class _Look:
 
     def under(self, given: str) -> Iterator[Candidate]:
         """Yield the candidates of one argument, by name."""
-        found = self._remote(given) if remote.is_remote(given) else self.walker.under(given)
+        elsewhere = addresses.is_remote(given)
+        found = self._remote(given) if elsewhere else self.walker.under(addresses.local(given))
         for one in sorted(found, key=lambda one: one.shown):
             if one.reason is not None:
                 yield _left_out(one)
@@ -80,16 +85,34 @@ class _Look:
 
     def wanted(self, name: str) -> bool:
         """Tell by its name whether a file in a folder or an archive may be a trace."""
-        return _looks_like_trace(name.rpartition("/")[2], self.suffixes)
+        *folders, last = name.split("/")
+        hidden = any(passed_over(folder) for folder in folders if folder not in (".", ".."))
+        return not hidden and _looks_like_trace(last, self.suffixes)
+
+    def wanted_folder(self, name: str, files: list[str]) -> bool:
+        """Tell by the names in a remote folder whether it is one trace: it is tried with such."""
+        if self.workspace is None or len(files) > _MOST_TABLES or not self.wanted(f"{name}/x.json"):
+            return False
+        folder = self.workspace.folder(name)
+        for file in files:
+            place(folder, file).touch()
+        return _is_one_input(folder, self.parsers)
 
     def _remote(self, given: str) -> Iterator[Found]:
-        shown = remote.shown(given)
         if self.workspace is None:
+            shown = addresses.shown(given)
             yield Found(Path(shown), shown, "a remote path")
             return
-        for file in remote.fetch(given, self.wanted, self.workspace):
-            name = f"{shown.rstrip('/')}/{file.shown}" if self.several else file.shown
-            yield Found(file.path or Path(name), name, file.reason)
+        wanted = Wanted(self.wanted, self.wanted_folder)
+        inputs: set[Path] = set()
+        for file in remote.fetch(given, wanted, self.workspace, self.fetched):
+            name = printable(file.address if self.several else file.shown)
+            if file.path is None or not _is_one_input(file.path.parent, self.parsers):
+                yield Found(file.path or Path(name), name, file.reason)
+            elif file.path.parent not in inputs:
+                inputs.add(file.path.parent)
+                folder = name.rpartition("/")[0] or file.address.split("/")[-2]
+                yield Found(file.path.parent, folder)
 
     def _candidates(self, found: Found) -> Iterator[Candidate]:
         """Yield a file, or the members of an archive."""
@@ -218,6 +241,8 @@ def _size(path: Path) -> int:
 
 def _why_not(head: bytes) -> str:
     text = head.lstrip()
+    if head and not text:
+        return "nothing but white space at its beginning"
     if head.startswith(b"SQLite format 3"):
         return "an SQLite database, but no export of Nsight Systems"
     if b'"schema"' in text[:200] and b"tracelens/" in text[:200]:

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens import limits, remote
+from tracelens import addresses, interrupts, limits
 from tracelens.discovery import Candidate, discover
 from tracelens.errors import InputError, PluginError, TraceLensError
 from tracelens.model.result import SourceFile
@@ -179,7 +179,7 @@ def _as_list(paths: str | Path | Sequence[str | Path]) -> list[str | Path]:
 
 
 def _names(paths: Iterable[str | Path]) -> str:
-    return " ".join(remote.shown(path) for path in paths)
+    return " ".join(addresses.shown(path) for path in paths)
 
 
 def _parser(name: str | None) -> Parser:
@@ -247,12 +247,18 @@ def _read_parallel(
     # parent (rich's progress bar) can deadlock, so workers are spawned.
     order = sorted(traces, key=lambda c: -c.size)
     outcomes: list[_Outcome] = []
+    start = get_context("spawn")
     try:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            pending = {pool.submit(_reduce_in_worker, c, options): c for c in order}
-            for future in as_completed(pending):
-                outcomes.append(future.result())
-                progress.advance(pending[future].size)
+        with ProcessPoolExecutor(workers, start, interrupts.end_this_process) as pool:
+            with interrupts.held():
+                pending = {pool.submit(_reduce_in_worker, c, options): c for c in order}
+            try:
+                for future in as_completed(pending):
+                    outcomes.append(future.result())
+                    progress.advance(pending[future].size)
+            except KeyboardInterrupt:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
     except BrokenProcessPool:
         # The system killed a worker, for memory as a rule: go on here, one file at a time.
         done = {outcome.candidate for outcome in outcomes}
@@ -332,7 +338,7 @@ def _source_file(
             None,
         )
     infos = [reduction.info for reduction in outcome.reductions]
-    partial = any(info.truncated or info.damaged_device_events for info in infos)
+    partial = any(info.lacks_device_events for info in infos)
     return SourceFile(
         path=candidate.shown,
         format=candidate.format,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tracelens import remote
+from tracelens import addresses
 from tracelens.discovery import Candidate, discover
 from tracelens.errors import InputError, TraceLensError
 from tracelens.registry import parsers
@@ -44,7 +44,7 @@ def list_files(paths: Sequence[str | Path]) -> list[Listed]:
     with Workspace() as workspace:
         found = discover(paths, parsers(), workspace)
         if not found:
-            where = " ".join(remote.shown(path) for path in paths)
+            where = " ".join(addresses.shown(path) for path in paths)
             raise InputError(f"{where}: no trace file in it", slug="no-traces")
         return [_listed(candidate) for candidate in found]
 

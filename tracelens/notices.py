@@ -148,6 +148,21 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} launch{es} without a device record (the profiler's buffer was full, or it stopped "
         "too early); sums of rank {who} are lower bounds",
     ),
+    "reported-device-loss": NoticeKind(
+        "warning",
+        "the profiler itself reports that it lost {some} device events, and no launch shows which; "
+        "sums of rank {who} are lower bounds",
+    ),
+    "reported-range-loss": NoticeKind(
+        "warning",
+        "the profiler itself reports that it lost {some} ranges: steps, sizes and groups they "
+        "would have told are missing, times of the device are not affected",
+    ),
+    "reported-counter-loss": NoticeKind(
+        "info",
+        "the profiler itself reports that it lost {some} samples of counters: what links and "
+        "network cards carried is unknown where too few are left",
+    ),
     "bytes-unknown": NoticeKind(
         "warning",
         "the size of {count} of {calls} collective calls in complete steps is unknown ({why}); no "
@@ -262,10 +277,21 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} CUDA graph launch{es} recorded without their contents ({busy} ms): counted as "
         "compute, whatever ran in them; record with `--cuda-graph-trace=node`",
     ),
+    "nccl-trace-unread": NoticeKind(
+        "warning",
+        "{count} NCCL call{s} of advanced tracing (`-t nccl`) whose details are not in the export, "
+        "or in words that TraceLens does not know: their sizes are unknown; `nsys export -t sqlite "
+        "--include-blobs=true --include-json=true -f true X.nsys-rep` brings the details",
+    ),
     "device-unseen": NoticeKind(
         "warning",
         "a device worked ({found}), but no event of one has a usable time: times of this rank are "
         "unknown, and the host's do not stand for them",
+    ),
+    "link-samples-unassigned": NoticeKind(
+        "info",
+        "the links of GPUs were sampled, but nothing says which GPU is this rank's (containers "
+        "hide it): how busy its links were is unknown",
     ),
     "no-device-time": NoticeKind(
         "info", "{count} recorded collective{s} without device time; the bytes are counted"

@@ -42,8 +42,7 @@ class RankRun:
     def partial(self) -> bool:
         """Tell whether events of this rank are known to be lost."""
         return any(
-            c.info.truncated or c.info.damaged_device_events or c.lost or c.info.device_unseen
-            for c in self.cycles
+            c.info.lacks_device_events or c.info.device_unseen or c.lost for c in self.cycles
         )
 
     def complete(self, cycle: int, index: int) -> bool:
@@ -193,7 +192,10 @@ def _world_size(reductions: list[RankReduction], notices: list[Notice]) -> int |
     highest = max((r.info.rank for r in reductions if r.info.rank is not None), default=0)
     chosen = max(said, key=lambda size: (size > highest, said[size], size))
     if len(said) > 1:
-        sizes = ", ".join(f"{size} in {count} files" for size, count in sorted(said.items()))
+        sizes = ", ".join(
+            f"{size} in {count} file{'s' if count > 1 else ''}"
+            for size, count in sorted(said.items())
+        )
         notices.append(notice("world-size-conflict", sizes=sizes, chosen=chosen))
     return chosen
 

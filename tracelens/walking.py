@@ -69,7 +69,6 @@ class Walker:
         Raises:
             InputError: If nothing is there.
         """
-        given = given.removeprefix("file://")
         path = Path(given)
         try:
             is_folder = os.path.isdir(given)  # noqa: PTH112 - False where pathlib raises
@@ -125,7 +124,7 @@ class Walker:
                     folders.clear()
                     yield from again
                     continue
-                named = sorted(f for f in folders if f != _OWN_FOLDER and not f.startswith("."))
+                named = sorted(f for f in folders if not passed_over(f))
                 inputs = [f for f in named if self._is_one_input(parent / f)]
                 linked = [f for f in named if f not in inputs and _is_link(parent / f)]
                 waiting += (parent / f for f in linked)
@@ -191,6 +190,11 @@ class Walker:
             return path.as_posix()
         relative = path.relative_to(self._root).as_posix()
         return path.name if relative == "." else relative
+
+
+def passed_over(folder: str) -> bool:
+    """Tell whether a folder is not searched: hidden ones, and our own reports."""
+    return folder == _OWN_FOLDER or folder.startswith(".")
 
 
 def _is_link(path: Path) -> bool:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # the file. Else it hands them back, and filling the next costs a page fault every 4 KiB: a tenth of
 # the reading time (malloc(3), M_MMAP_THRESHOLD: it follows the largest block freed, up to 32 MiB).
 _HEAP = 31 << 20
+_NEVER_ENDS = "32 MiB of it hold neither an event nor the beginning of traceEvents"
 
 
 @cache
@@ -57,18 +58,17 @@ def read(path: Path, on_bytes: Callable[[int], None] | None = None) -> list[Rank
             one.of = len(found)
         ranks = [trace for one in found for trace in one.traces()]
     except OSError as error:
-        raise UnreadableTrace(f"{path}: {error.strerror or error}") from error
+        raise UnreadableTrace(
+            f"{path}: {error.strerror or error}", slug="unreadable-file"
+        ) from error
     if not found:
-        raise UnreadableTrace(f"{path}: {_why_nothing(source)}", slug="unreadable-file")
+        reason = source.cut or (_NEVER_ENDS if scan.too_long else "it holds no traceEvents")
+        raise UnreadableTrace(f"{path}: {reason}", slug="unreadable-file")
     cut = source.cut is not None or any(one.cut for one in found)
     if cut and not any(one.collector.events for one in found):
-        reason = source.cut or "it ends before its first event"
+        reason = source.cut or (_NEVER_ENDS if scan.too_long else "it ends before its first event")
         raise UnreadableTrace(f"{path}: {reason}", slug="unreadable-file")
     return ranks
-
-
-def _why_nothing(source: Source) -> str:
-    return source.cut or "it holds no traceEvents"
 
 
 @dataclass

@@ -56,6 +56,7 @@ def recording(
 def export(folder: Path, of: Recording, *statements: str, **options: Any) -> Path:
     """Write one export a rank, then change each by SQL."""
     per_node = options.pop("per_node", False)
+    options.setdefault("links", True)
     written = nsight.write(of, folder, per_node=per_node, options=nsight.Options(**options))
     for path in written:
         with closing(sqlite3.connect(path)) as database:
@@ -72,6 +73,20 @@ def lacks_of(folder: Path, pattern: str | None = None) -> list[Lack]:
 def test_a_whole_export_lacks_nothing(tmp_path: Path) -> None:
     assert lacks_of(export(tmp_path / "ranks", recording())) == []
     assert lacks_of(export(tmp_path / "node", recording(), per_node=True)) == []
+
+
+@pytest.mark.parametrize("per_node", [1, 2])
+def test_counters_of_links_and_cards(per_node: int, tmp_path: Path) -> None:
+    """Links matter between ranks of a machine, network cards between machines."""
+    run = Run(2, per_node=per_node)
+    for number in STEPS:
+        with run.step(number):
+            run.compute().collective("all_reduce", 1 << 20)
+            with run.range(OPTIMIZER):
+                run.compute(20_003)
+    folder = export(tmp_path / "export", run.recording(), links=False)
+    missing = "no-link-samples" if per_node == 2 else "no-network-counters"
+    assert [(lack.check, lack.level) for lack in lacks_of(folder)] == [(missing, "remark")]
 
 
 # one export a check ------------------------------------------------------------------------------
@@ -104,6 +119,16 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda folder: export(folder, recording(), blobs=False),
         "sizes and communicators of 6 NCCL calls were recorded, but not exported",
     ),
+    "nccl-trace-unread": (
+        lambda folder: export(
+            folder,
+            recording(),
+            "UPDATE NVTX_EVENTS SET binaryData = NULL, textId = NULL, text = 'AllReduce' "
+            "WHERE textId IN (SELECT id FROM StringIds WHERE value = 'ncclAllReduce')",
+            "DELETE FROM NVTX_PAYLOAD_SCHEMA_ENTRIES",
+        ),
+        "the details of 6 calls of NCCL's advanced tracing are not in the export, or unknown",
+    ),
     "no-nccl-ranges": (
         lambda folder: export(folder, recording(), nccl="2.7"),
         "6 communication calls were recorded, and not one range of NCCL",
@@ -125,6 +150,15 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
             f"AND correlationId NOT IN {_LAST_NCCL}",
         ),
         "launches have no device record",
+    ),
+    "reported-losses": (
+        lambda folder: export(
+            folder,
+            recording(),
+            "CREATE TABLE DIAGNOSTIC_EVENT AS SELECT 'CUPTI dropped 7 records.' AS text",
+            "INSERT INTO DIAGNOSTIC_EVENT VALUES ('Not all NVTX events might have been collected')",
+        ),
+        "nsys itself reports that it lost device events, NVTX ranges",
     ),
     "untimed": (
         lambda folder: export(

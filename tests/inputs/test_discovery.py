@@ -175,7 +175,7 @@ OTHERS: dict[str, tuple[bytes, str]] = {
     "model.bin.gz": (gzip.compress(bytes(range(256))), "no format"),
     "log.gz": (gzip.compress(b"step 1 loss 2.5"), "no format"),
     "empty.json": (b"", "an empty file"),
-    "blank.json": (b" \n", "no format"),
+    "blank.json": (b" \n", "nothing but white space"),
     "empty.json.gz": (gzip.compress(b""), "no format"),
     "rank9.json.tmp": (b'{"traceEvents": [', "that did not finish"),
     "rank0.json.tmp": (b'{"traceEvents": [', "the profiler left behind"),

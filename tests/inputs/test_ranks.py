@@ -94,7 +94,7 @@ def test_worlds_that_conflict(tmp_path: Path) -> None:
     rank(3, world=2).write(tmp_path / "rank3.json")
     result = tracelens.analyze(tmp_path)
     message = said(result, "world-size-conflict")
-    assert "(2 in 1 files, 4 in 3 files); 4 is used" in message
+    assert "(2 in 1 file, 4 in 3 files); 4 is used" in message
     assert (result.run.world_size, result.run.ranks_missing) == (4, [])
     for one in result.ranks:
         holds(one.devices[0].mean_step)

@@ -49,8 +49,9 @@ class RankInfo:
     travel in, where only bytes are recorded. `local_rank` is the place of the process among those
     of its file, in order of their devices. `hints` says in the profiler's words how to get what a
     file may lack: `bytes` and `steps`. `settings` are the recorder's own that the file says were
-    on, `recorded` how many events of each kind it holds, read or not (kernel, copy, call, mark,
-    operator, Python frame ...; 1 stands for some): `tracelens doctor` reads both.
+    on, `reported_losses` what the profiler itself says it lost (device, ranges, counters; 0 if it
+    does not say how many), `recorded` how many events of each kind it holds, read or not (kernel,
+    copy, call, mark, operator, Python frame ...; 1 stands for some): `tracelens doctor` reads them.
     """
 
     path: str
@@ -75,6 +76,7 @@ class RankInfo:
     device_unseen: bool = False
     shapes_recorded: bool | None = None
     settings: tuple[str, ...] = ()
+    reported_losses: dict[str, int] = field(default_factory=dict)
     recorded: dict[str, int] = field(default_factory=dict)
     simulated: bool = False
     dtype: str | None = None
@@ -82,6 +84,12 @@ class RankInfo:
     notices: tuple[Notice, ...] = ()
     hints: dict[str, str] = field(default_factory=dict)
     cycle: int = 0
+
+    @property
+    def lacks_device_events(self) -> bool:
+        """Whether the file says, or shows by itself, that device events are missing."""
+        lost = self.truncated or self.damaged_device_events or "device" in self.reported_losses
+        return bool(lost)
 
 
 @dataclass(frozen=True, slots=True)
