@@ -74,7 +74,7 @@ def _endings(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
     if odd.cut:
         where = odd.source.cut or f"inside the events, after {odd.collector.events:,} of them"
         if scan.too_long:
-            where = f"after its first {odd.collector.events:,} events none ends in 32 MiB"
+            where = f"no event ends in the 32 MiB after event {odd.collector.events:,}"
         yield notice("truncated-file", **who, where=where, who=shown)
     elif not scan.whole and not scan.foreign:
         yield notice("metadata-cut", **who)
@@ -89,6 +89,7 @@ def _damage(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
     damage = odd.scan.damage
     if damage.count:
         lost = damage.device_skipped
+        events = f"{lost:,} device event{'' if lost == 1 else 's'} lost"
         yield notice(
             "damaged-events",
             **who,
@@ -96,7 +97,7 @@ def _damage(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
             where=f"{damage.first_byte or 0:,}",
             repaired=damage.repaired,
             skipped=damage.skipped,
-            device=f"{lost} device events lost" if lost else "no device event is lost",
+            device=events if lost else "no device event is lost",
         )
 
 

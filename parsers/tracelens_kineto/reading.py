@@ -58,7 +58,9 @@ def read(path: Path, on_bytes: Callable[[int], None] | None = None) -> list[Rank
             one.of = len(found)
         ranks = [trace for one in found for trace in one.traces()]
     except OSError as error:
-        raise UnreadableTrace(f"{path}: {error.strerror or error}") from error
+        raise UnreadableTrace(
+            f"{path}: {error.strerror or error}", slug="unreadable-file"
+        ) from error
     if not found:
         reason = source.cut or (_NEVER_ENDS if scan.too_long else "it holds no traceEvents")
         raise UnreadableTrace(f"{path}: {reason}", slug="unreadable-file")

@@ -75,6 +75,20 @@ def test_a_whole_export_lacks_nothing(tmp_path: Path) -> None:
     assert lacks_of(export(tmp_path / "node", recording(), per_node=True)) == []
 
 
+@pytest.mark.parametrize("per_node", [1, 2])
+def test_counters_of_links_and_cards(per_node: int, tmp_path: Path) -> None:
+    """Links matter between ranks of a machine, network cards between machines."""
+    run = Run(2, per_node=per_node)
+    for number in STEPS:
+        with run.step(number):
+            run.compute().collective("all_reduce", 1 << 20)
+            with run.range(OPTIMIZER):
+                run.compute(20_003)
+    folder = export(tmp_path / "export", run.recording(), links=False)
+    missing = "no-link-samples" if per_node == 2 else "no-network-counters"
+    assert [(lack.check, lack.level) for lack in lacks_of(folder)] == [(missing, "remark")]
+
+
 # one export a check ------------------------------------------------------------------------------
 
 _ONE_STEP_EARLY = 'start < (SELECT min(start) FROM NVTX_EVENTS WHERE text = "tracelens.step 11")'

@@ -223,7 +223,7 @@ class TestOneLongThing:
         (tmp_path / "rank0.json.gz").write_bytes(spaces(10**8, events))
         result = analyze(tmp_path)
         assert result.ranks[0].devices[0].total.kernels == 1
-        assert "after its first 1 events none ends in 32 MiB" in said(result, "truncated-file")
+        assert "no event ends in the 32 MiB after event 1" in said(result, "truncated-file")
         assert result.run.ranks_partial == [0]
 
     def test_white_space_between_events_costs_what_follows(self, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_process_id_that_no_integer_holds(pid: str) -> None:
 def test_an_event_beyond_repair_is_skipped_and_counted() -> None:
     trace = parsed('{"ph": "X", "cat": "kernel", "name": "x "y" z", "tss": 1}')
     assert len(trace.device_events) == 2
-    assert "0 repaired, 1 skipped; 1 device events lost" in damage(trace)
+    assert "0 repaired, 1 skipped; 1 device event lost" in damage(trace)
     assert trace.info.damaged_device_events == 1
 
 
