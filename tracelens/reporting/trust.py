@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from tracelens.model.result import Notice
 from tracelens.reporting import words
 from tracelens.reporting.collectives import collective_rows
 from tracelens.reporting.content import Block, Cell, Column, Section, Table
@@ -17,7 +17,7 @@ from tracelens.reporting.stability import in_mean, step_times
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens.model.result import Analysis, RunFacts, SourceFile, Status
+    from tracelens.model.result import Analysis, Notice, RunFacts, SourceFile, Status
     from tracelens.reporting.content import Row
 
 _ALIKE = 20
@@ -194,12 +194,13 @@ def notice_table(notices: list[Notice]) -> Table:
 
 def _some_of_each(notices: list[Notice]) -> Iterator[Notice]:
     """Yield a few notices of each kind, and how many more there are."""
-    for (code, level), alike in groupby(notices, key=lambda notice: (notice.code, notice.level)):
+    for _, alike in groupby(notices, key=lambda notice: (notice.code, notice.level)):
         kind = list(alike)
         shown = _ALIKE if len(kind) > _ALIKE + 1 else len(kind)
         yield from kind[:shown]
         if more := len(kind) - shown:
-            yield Notice(code, level, f"{more:,} more of this kind: analysis.json has them")
+            text = f"{more:,} more of this kind: analysis.json has them"
+            yield replace(kind[0], message=text, file=None, rank=None, count=None)
 
 
 def _where(notice: Notice) -> str:
