@@ -118,7 +118,10 @@ def _rank_frame(merger: _Merger, rank: RankRun, number: int, cycle: RankReductio
     frame["item_bytes"] = _item_bytes(frame)
     frame["small"] = _small(frame)
     numbers = np.array([s.step for s in cycle.devices[0].steps] if cycle.devices else [], np.int64)
-    frame["step_number"] = np.where(step >= 0, numbers[step], step) if len(numbers) else step
+    if len(numbers):
+        frame["step_number"] = np.where(step >= 0, numbers[np.maximum(step, 0)], step)
+    else:
+        frame["step_number"] = step
     for name in ("start", "end"):
         timed = frame[name].to_numpy(np.int64)
         frame[f"{name}_ns"] = np.where(timed == NONE, NONE, timed + cycle.info.base_ns)
