@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens import operations
+from tracelens.digits import as_integer
+from tracelens.model.facts import believed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,8 +156,10 @@ def _parse_ranks(text: str, size: int | None) -> tuple[int, ...] | None:
     """Parse "[0, 1, 2]"; a cut list ("...", after 30) or one of another length is unknown."""
     if not text or "..." in text:
         return None
-    numbers = tuple(int(number) for number in re.findall(r"\d+", text))
-    return numbers if numbers and (size is None or len(numbers) == size) else None
+    numbers = [believed(as_integer(one)) for one in re.findall(r"\d+", text)]
+    ranks = tuple(number for number in numbers if number is not None)
+    whole = bool(ranks) and len(ranks) == len(numbers) and size in (None, len(ranks))
+    return ranks if whole else None
 
 
 def _ratio(operation: Operation) -> int | None:

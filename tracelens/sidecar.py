@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tracelens.model.facts import believed
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -33,8 +35,4 @@ def read(trace: Path) -> Sidecar:
             found = msgspec.json.decode(file.read(_LONGEST), type=Sidecar)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Sidecar()
-    return Sidecar(_natural(found.rank), _natural(found.world_size), found.host)
-
-
-def _natural(number: int | None) -> int | None:
-    return number if number is not None and 0 <= number < 1 << 31 else None
+    return Sidecar(believed(found.rank), believed(found.world_size), found.host)

@@ -57,6 +57,9 @@ IGNORED = frozenset(
 )
 
 
+STEP = "ProfilerStep#"
+
+
 def operator_kind(name: str) -> str | None:
     """Name why an operator is worth keeping as a row; None for the mass that is not.
 
@@ -68,7 +71,7 @@ def operator_kind(name: str) -> str | None:
         return "autograd"
     if name == "record_param_comms":
         return "record"
-    if name.startswith("ProfilerStep#") or is_communication_range(name):
+    if name.startswith(STEP) or is_communication_range(name):
         return "mark"
     if "wait_tensor" in name or name.startswith("c10d::barrier"):
         return "wait"

@@ -21,9 +21,10 @@ from tracelens_kineto import shapes
 from tracelens_kineto.categories import (
     BUCKETS,
     IGNORED,
+    STEP,
     operator_kind,
 )
-from tracelens_kineto.columns import Columns, integer, integers
+from tracelens_kineto.columns import Columns, integer, integers, sizes
 from tracelens_kineto.device_rows import DeviceRows
 from tracelens_kineto.events import (
     CALL_ARGS,
@@ -39,6 +40,8 @@ from tracelens_kineto.recorded import comm_columns, decode, external, times, wit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tracelens_kineto.tolerant import Damage
 
 _PROCESS = attrgetter("pid")
 _DEVICE_BUCKETS = ("kernel", "copy", "memset")
@@ -56,6 +59,7 @@ class Collector:
         neighbours: Told of every event, where a device event's process has to be found out.
         callers: Events per process among runtime calls, `hosts` among all host events.
         recorded: Events per bucket.
+        untimed: Operators and ranges without a usable time; `untimed_steps`: steps among them.
         categories: Categories seen; `unknown` counts events of those nothing is known about, and
             `unknown_device` how many of them name a device or a stream.
     """
@@ -69,6 +73,8 @@ class Collector:
     categories: set[str] = field(default_factory=set)
     unknown: Counter[str] = field(default_factory=Counter)
     unknown_device: int = 0
+    untimed: int = 0
+    untimed_steps: int = 0
     communications: Columns = field(default_factory=lambda: Columns(trace.COMMUNICATIONS))
     marks: Columns = field(default_factory=lambda: Columns(trace.MARKS))
     host_calls: Columns = field(default_factory=lambda: Columns(trace.HOST_CALLS))
@@ -103,6 +109,16 @@ class Collector:
         self._add_host(buckets)
 
     @property
+    def on_host(self) -> bool:
+        """Tell whether host events stand for the device's: there are none."""
+        return not self.device.rows
+
+    def lost_to(self, damage: Damage) -> int:
+        """Return how many lost events were, or may have been, the device's work or its steps."""
+        on_host = damage.host_skipped if self.on_host else 0
+        return damage.device_skipped + self.untimed_steps + on_host
+
+    @property
     def process(self) -> int:
         """Return the number of the process most host events are of."""
         if self.only is not None:
@@ -117,6 +133,8 @@ class Collector:
         counts: Counter[Process] = Counter()
         for process, count in (self.callers or self.hosts).items():
             counts[normal(process)] += count
+        if len(counts) > 1:
+            del counts[None]  # an event that lost its process is of one of the others
         return [process for process, _ in counts.most_common()]
 
     def _count_unknown(self, category: str, events: list[Any]) -> None:
@@ -158,6 +176,11 @@ class Collector:
             external_id=integers(external(a) for a in args),
         )
 
+    def _count_untimed(self, events: list[Any], start: Any) -> None:
+        lost = np.flatnonzero(start == NONE)
+        self.untimed += len(lost)
+        self.untimed_steps += sum(events[i].name.startswith(STEP) for i in lost)
+
     def _host_rows(
         self, events: list[Any], kinds: list[str], start: Any, end: Any, **more: Any
     ) -> None:
@@ -184,6 +207,7 @@ class Collector:
             self._add_marks([event for event in events if known[event.name] == "mark"])
             events = [event for event in events if known[event.name] != "mark"]
         start, end, _ = times(events)
+        self._count_untimed(events, start)
         thread = integers(event.tid for event in events)
         kinds = [known[event.name] for event in events]
         special = [i for i, kind in enumerate(kinds) if kind not in (None, "autograd")]
@@ -213,7 +237,7 @@ class Collector:
 
     def _add_backward(self, thread: Any, start: Any, end: Any, kinds: list[str | None]) -> None:
         """Keep when each thread runs backward functions."""
-        backward = np.array([kind == "autograd" for kind in kinds]) & (start != NONE)
+        backward = np.array([kind == "autograd" for kind in kinds], bool) & (start != NONE)
         for one in np.unique(thread[backward]):
             mine = backward & (thread == one)
             merged = union(start[mine], end[mine] + _ENGINE_LOOP_NS)
@@ -238,7 +262,7 @@ class Collector:
             start,
             end,
             external_id=integers(external(a) for a in args),
-            elements=np.array(elements),
+            elements=sizes(elements),
         )
         rows = [i for i, kind in enumerate(kinds) if kind in ("record", "collective")]
         self._add_recorded(events, kinds, args, start, end, rows)
@@ -267,13 +291,14 @@ class Collector:
             end=end[index],
             thread=integers(events[i].tid for i in rows),
             external_id=integers(external(a) for a, _ in picked),
-            tensors=np.array([sizes.tensors for _, sizes in picked]),
-            dimensions=np.array([sizes.dimensions for _, sizes in picked]),
+            tensors=np.array([shape.tensors for _, shape in picked]),
+            dimensions=np.array([shape.dimensions for _, shape in picked]),
             **comm_columns([a for a, _ in picked]),
         )
 
     def _add_marks(self, events: list[Any]) -> None:
         start, end, _ = times(events)
+        self._count_untimed(events, start)
         timed = [i for i in range(len(events)) if start[i] != NONE]
         marks = [i for i in timed if not is_communication_range(events[i].name)]
         ranges = [i for i in timed if is_communication_range(events[i].name)]
@@ -290,7 +315,7 @@ class Collector:
 
     def _add_ranges(self, events: list[Any], start: Any, end: Any) -> None:
         args: list[Args] = [decode(OPERATOR_ARGS, event.args) for event in events]
-        sizes = [shapes.annotation_sizes(a.dims, a.types) for a in args]
+        named = [shapes.annotation_sizes(a.dims, a.types) for a in args]
         self.communications.append(
             source=["annotation"] * len(events),
             name=[event.name for event in events],
@@ -298,11 +323,11 @@ class Collector:
             end=end,
             thread=integers(event.tid for event in events),
             external_id=integers(external(a) for a in args),
-            dtype=[size.dtype for size in sizes],
-            in_elems=np.array([size.in_elems for size in sizes]),
-            out_elems=np.array([size.out_elems for size in sizes]),
-            tensors=np.array([size.tensors for size in sizes]),
-            dimensions=np.array([size.dimensions for size in sizes]),
+            dtype=[size.dtype for size in named],
+            in_elems=sizes(size.in_elems for size in named),
+            out_elems=sizes(size.out_elems for size in named),
+            tensors=np.array([size.tensors for size in named]),
+            dimensions=np.array([size.dimensions for size in named]),
         )
 
 

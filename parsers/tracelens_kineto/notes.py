@@ -88,7 +88,8 @@ def _endings(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
 def _damage(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
     damage = odd.scan.damage
     if damage.count:
-        lost = damage.device_skipped
+        lost = odd.collector.lost_to(damage) - odd.collector.untimed_steps
+        what = "operators or ranges" if odd.collector.on_host else "device events"
         yield notice(
             "damaged-events",
             **who,
@@ -96,7 +97,7 @@ def _damage(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
             where=f"{damage.first_byte or 0:,}",
             repaired=damage.repaired,
             skipped=damage.skipped,
-            device=f"{lost} device events lost" if lost else "no device event is lost",
+            device=f"{lost} {what} lost" if lost else "no device event is lost",
         )
 
 
@@ -125,6 +126,9 @@ def _times(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
     reasons: Counter[str] = Counter()
     for (_, reason), count in odd.collector.device.untimed.items():
         reasons[reason] += count
+    if odd.collector.untimed and (odd.collector.on_host or odd.collector.untimed_steps):
+        shown = odd.collector.untimed if odd.collector.on_host else odd.collector.untimed_steps
+        reasons["without times"] += shown
     if odd.impossible:
         reasons["with an impossible duration"] = odd.impossible
     if reasons:

@@ -218,7 +218,7 @@ class _Read:
 
     def _lost(self, collector: Collector, shared: notes.Shared | None) -> int:
         """Count the device events that are, or may be, lost or given to the wrong process."""
-        lost = self.scan.damage.device_skipped + self.scan.foreign + collector.unknown_device
+        lost = collector.lost_to(self.scan.damage) + self.scan.foreign + collector.unknown_device
         return lost + collector.device.homeless + (shared.guessed if shared else 0)
 
 
@@ -257,6 +257,8 @@ def _untimed(collector: Collector, impossible: NDArray[np.int64]) -> dict[tuple[
         counts[collector.process, device] += count
     for device in impossible.tolist():
         counts[collector.process, device] += 1
+    if collector.on_host and collector.untimed:
+        counts[collector.process, 0] += collector.untimed
     return dict(counts)
 
 

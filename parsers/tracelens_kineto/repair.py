@@ -6,7 +6,7 @@ import codecs
 import json
 import re
 
-from tracelens_kineto.categories import BUCKETS
+from tracelens_kineto.categories import BUCKETS, STEP
 from tracelens_kineto.events import is_phase
 
 _NO_NUMBER = re.compile(
@@ -35,13 +35,25 @@ def _escape_bytes(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("tracelens-escape", _escape_bytes)
 
 
-def may_be_device_event(span: str) -> bool:
-    """Tell whether a lost event may have been device work: unless its text says otherwise."""
+def may_be(span: str, *buckets: str) -> bool:
+    """Tell whether a lost event may have been of these buckets: unless its text says otherwise."""
     phase = re.search(_TEXT_FIELD.format("ph"), span)
     category = re.search(_TEXT_FIELD.format("cat"), span)
     if phase is not None and is_phase(phase[1]) and phase[1] != "X":
         return False
-    return category is None or BUCKETS.get(category[1]) in _DEVICE_BUCKETS
+    return category is None or BUCKETS.get(category[1]) in buckets
+
+
+def may_be_device_event(span: str) -> bool:
+    """Tell whether a lost event may have been device work, or a step: its mark bounds the work."""
+    return may_be(span, *_DEVICE_BUCKETS) or (
+        may_be(span, "mark", "operator") and f'"{STEP}' in span
+    )
+
+
+def may_be_host_work(span: str) -> bool:
+    """Tell whether a lost event may have been what stands for device work where there is none."""
+    return may_be(span, "mark", "operator", "call")
 
 
 def repair(span: str) -> dict[str, object] | None:
@@ -77,9 +89,9 @@ def _normalise(event: dict[str, object]) -> dict[str, object]:
     for key in ("ts", "dur"):
         if key in fixed and not _is_number(fixed[key]):
             del fixed[key]
-    for key in ("pid", "tid"):
-        if key in fixed and not isinstance(fixed[key], (int, str)):
-            fixed[key] = json.dumps(fixed[key])
+    for key in ("pid", "tid", "id"):
+        if isinstance(fixed.get(key), bool) or not isinstance(fixed.get(key), (int, str)):
+            fixed.pop(key, None)
     return fixed
 
 

@@ -8,6 +8,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tracelens.model.result import Notice
 
+LARGEST_WORLD = 1 << 20
+"""Lists of ranks are made, so a larger number of them is damage: no machine has a tenth of it."""
+
+LARGEST_SIZE = 1 << 48
+"""Elements or bytes of one operation: more is damage. Sums of thousands still fit 64 bits."""
+
+
+def believed(number: int | None) -> int | None:
+    """Return a recorded rank or number of ranks, None if it cannot be one."""
+    return number if number is not None and 0 <= number <= LARGEST_WORLD else None
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
