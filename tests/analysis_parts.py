@@ -97,6 +97,7 @@ def partition(
         exposed_by_op_ns=exposed_by_op,
         kernels=1200,
         copies=14,
+        copied_bytes=14 << 20,
         launches_without_record=0,
     )
 

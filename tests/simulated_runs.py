@@ -35,6 +35,7 @@ RUNS = {
     ),
     "experts": replace(_ONE, layout=Layout(dp=4, ep=2), model=_EXPERTS),
     "context": replace(_ONE, layout=Layout(dp=2, cp=2)),
+    "1F1B with context": replace(_ONE, layout=Layout(pp=2, cp=2), micro_batches=4),
     "without edges": replace(_ONE, layout=Layout(tp=2, pp=2), micro_batches=4, drop_edges=6),
 }  # fmt: skip
 """Options by name."""

@@ -13,8 +13,10 @@ from tracelens import (
     causes,
     collectives,
     contention,
+    dimension_volumes,
     dimensions,
     exposed_wait,
+    link_use,
     links,
     network_cards,
     nodes,
@@ -86,6 +88,9 @@ def analyse(
     waits = waiting.observe(run, table)
     cuts = exposed_wait.cuts_of(run, table, waits)
     pipes = pipeline.observe(run, table, roled.role, waits)
+    if combined:
+        seen = dimension_volumes.Seen(run, table, roled, kinds, pattern, found, dims, pipes.result)
+        compared = dimension_volumes.added(compared, seen, given)
     dimension = exposed_wait.by_cycle(run, dimensions.of_rows(table, roled))
     by_dimension = {
         id(rank): dimensions.sums(rank, cuts[rank.rank], dimension[rank.rank])
@@ -133,7 +138,11 @@ def analyse(
         groups=groups,
         collectives=rows,
         parallelism=layout,
-        volumes=replace(compared, network=network_cards.observe(run, table, located)),
+        volumes=replace(
+            compared,
+            network=network_cards.observe(run, table, located),
+            link_use=link_use.observe(run, peaks.described()),
+        ),
         pipeline=pipes.result,
         lateness=waiting.lateness(table, waits),
         stragglers=late,
@@ -341,6 +350,8 @@ def _parallelism(
 ) -> result.Parallelism:
     strategy, evidence = found.strategy, list(found.evidence)
     if combined:
+        # Each rank holds a shard, so Ψ is never read off a mixed run.
+        evidence = [line for line in evidence if line != parallelism.READ_OFF]
         parts = [f"{name} {size}" for name, size in dims.items() if size > 1]
         evidence.insert(0, f"groups of several kinds: {', '.join(parts)}")
         kinds = [name for name, size in dims.items() if size > 1]
@@ -381,9 +392,9 @@ def _run_notices(
     cycles = [c for r in run.ranks for c in r.cycles]
     if facts.device_kind == "cpu" and any(c.devices for c in cycles):
         found.append(notice("cpu-run"))
-    if not devices:
+    if not devices and not any(c.info.device_unseen for c in cycles):
         found.append(notice("no-device-events"))
-    elif not facts.steps:
+    if devices and not facts.steps:
         found.append(notice("no-steps", hint=_hint(run, "steps")))
     if (early := sum(d.before_first_step for d in devices)) and facts.steps:
         found.append(notice("before-first-step", count=early))
@@ -430,6 +441,26 @@ def _why_unknown(unknown: int, unlaunched: int, hint: str) -> str:
     return hint if not unlaunched else f"{unlaunched:,} {early}; for the rest, {hint}"
 
 
+def _reported_losses(rank: RankRun, *, device: bool) -> list[Notice]:
+    """Say what the profiler itself says it lost; device events only if no launch shows the loss."""
+    lost: Counter[str] = Counter()
+    kinds: set[str] = set()
+    for cycle in rank.cycles:
+        kinds |= cycle.info.reported_losses.keys()
+        lost.update(cycle.info.reported_losses)
+    shown = {kind: f"{lost[kind]:,}" if lost[kind] else "some" for kind in kinds}
+    number = rank.rank
+    found = []
+    if device and "device" in kinds:
+        some = shown["device"]
+        found.append(notice("reported-device-loss", rank=number, some=some, who=number))
+    if "ranges" in kinds:
+        found.append(notice("reported-range-loss", rank=number, some=shown["ranges"]))
+    if "counters" in kinds:
+        found.append(notice("reported-counter-loss", rank=number, some=shown["counters"]))
+    return found
+
+
 def _rank_notices(run: Run) -> list[Notice]:
     found: list[Notice] = []
     for rank in run.ranks:
@@ -438,6 +469,7 @@ def _rank_notices(run: Run) -> list[Notice]:
             found.append(notice("several-devices", rank=rank.rank, count=len(devices)))
         if lost := sum(cycle.lost for cycle in rank.cycles):
             found.append(notice("lost-device-records", rank=rank.rank, count=lost, who=rank.rank))
+        found += _reported_losses(rank, device=not lost)
     cycles = [cycle for rank in run.ranks for cycle in rank.cycles]
     if guessed := sum(cycle.guessed_groups for cycle in cycles):
         found.append(notice("group-guessed", count=guessed))

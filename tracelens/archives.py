@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _PIECE = 1 << 20
 _MOST_MEMBERS = 100_000
+_TOO_MANY = f"it has more than {_MOST_MEMBERS:,} members: the rest is not looked at"
 _USTAR = slice(257, 262)
 Kind = Literal["zip", "tar"]
 
@@ -40,6 +41,10 @@ class Member:
 
 class _TooLarge(Exception):  # noqa: N818 - carries a sentence for the user
     """The archive inflates to more than the limits allow."""
+
+
+class _NoTar(Exception):  # noqa: N818 - the same
+    """What bzip2 or xz packed is something else."""
 
 
 def kind_of(raw: bytes, head: bytes) -> Kind | None:
@@ -67,7 +72,7 @@ def unpack(
     unpacker = _zip if kind == "zip" else _tar
     try:
         yield from unpacker(path, workspace.folder(shown), wanted, left)
-    except _TooLarge as error:
+    except (_TooLarge, _NoTar) as error:
         yield Member("", None, str(error))
     except zipfile.BadZipFile as error:
         yield Member("", None, f"a damaged zip archive ({error})")
@@ -81,10 +86,17 @@ class _Budget:
     def __init__(self, allowed: int) -> None:
         self.allowed, self.used = allowed, 0
 
+    @property
+    def exceeded(self) -> str:
+        return limits.exceeded(self.allowed)
+
+    def allows(self, size: int) -> bool:
+        return self.used + size <= self.allowed
+
     def spend(self, size: int) -> None:
         self.used += size
         if self.used > self.allowed:
-            raise _TooLarge(limits.exceeded(self.allowed))
+            raise _TooLarge(self.exceeded)
 
 
 class _Counted:
@@ -103,8 +115,14 @@ def _zip(
     path: Path, folder: Path, wanted: Callable[[str], bool], budget: _Budget
 ) -> Iterator[Member]:
     with zipfile.ZipFile(path) as archive:
-        for info in archive.infolist()[:_MOST_MEMBERS]:
+        members = archive.infolist()
+        if len(members) > _MOST_MEMBERS:
+            yield Member("", None, _TOO_MANY)
+        for info in members[:_MOST_MEMBERS]:
             if info.is_dir() or not wanted(info.filename):
+                continue
+            if not budget.allows(info.file_size):  # what says so itself need not be tried
+                yield Member(info.filename, None, budget.exceeded)
                 continue
             target = place(folder, info.filename)
             try:
@@ -123,9 +141,13 @@ def _tar(
 ) -> Iterator[Member]:
     with path.open("rb") as file, _plain(file) as plain:
         counted: Any = _Counted(plain, budget)
-        with tarfile.open(fileobj=counted, mode="r|") as archive:
+        with _opened(counted) as archive:
             for number, info in enumerate(archive):
                 if number >= _MOST_MEMBERS:
+                    yield Member("", None, _TOO_MANY)
+                    return
+                if not budget.allows(info.size):  # what follows it cannot be reached either
+                    yield Member(info.name, None, budget.exceeded)
                     return
                 if not info.isreg() or not wanted(info.name):
                     continue
@@ -134,12 +156,22 @@ def _tar(
                     continue
                 target = place(folder, info.name)
                 try:
-                    whole = _copy(source, target) == info.size
+                    # A sparse member is larger than what was read for it.
+                    counted_here = budget if info.issparse() else None
+                    whole = _copy(source, target, counted_here) == info.size
                 except (tarfile.TarError, EOFError, OSError, zlib.error):
                     whole = False
                 yield Member(info.name, target, cut=not whole)
                 if not whole:
                     return
+
+
+def _opened(plain: Any) -> tarfile.TarFile:
+    try:
+        return tarfile.open(fileobj=plain, mode="r|")
+    except tarfile.ReadError as error:
+        reason = "compressed with bzip2 or xz, and no tar archive: unpack it first"
+        raise _NoTar(reason) from error
 
 
 def _plain(file: IO[bytes]) -> Any:

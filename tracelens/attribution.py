@@ -24,6 +24,7 @@ from tracelens.intervals import (
     union_of,
 )
 from tracelens.model.result import Partition
+from tracelens.model.trace import NONE
 from tracelens.operations import OPERATIONS, POINT_TO_POINT
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Timeline:
         event_class: COMPUTE, COMMUNICATION or COPY.
         event_op: Index into `OPERATIONS` for communication, else -1.
         is_kernel: False for copies (and for everything of a CPU run).
+        copied: Bytes of each copy, NONE if unknown; None if nothing is known of any.
     """
 
     start: Ints
@@ -51,6 +53,7 @@ class Timeline:
     event_class: NDArray[np.int8]
     event_op: NDArray[np.int8]
     is_kernel: NDArray[np.bool_]
+    copied: Ints | None = None
 
     def of_class(self, which: int) -> Intervals:
         """Return the union of the intervals of one class."""
@@ -135,7 +138,7 @@ def partition(
     hidden_copy = intersect(copy, union_of(compute, comm)).length
     inside = (timeline.end > low) & (timeline.start < high)
     kernels = int((inside & timeline.is_kernel).sum())
-    copies = int((inside & (timeline.event_class == COPY)).sum())
+    copies = inside & (timeline.event_class == COPY)
     window = max(high - low, 0)
     return Partition(
         window_ns=window,
@@ -150,9 +153,16 @@ def partition(
         comm_by_op_ns=_comm_by_op(timeline, parts, low, high),
         exposed_by_op_ns=_exposed_by_op(timeline, parts, low, high),
         kernels=kernels,
-        copies=copies,
+        copies=int(copies.sum()),
         launches_without_record=launches_without_record,
+        copied_bytes=_known_sum(timeline.copied, copies),
     )
+
+
+def _known_sum(sizes: Ints | None, which: NDArray[np.bool_]) -> int | None:
+    if sizes is None or (sizes[which] == NONE).any():
+        return None
+    return int(sizes[which].sum())
 
 
 def _comm_by_op(timeline: Timeline, parts: Unions, low: int, high: int) -> dict[str, int]:
@@ -175,6 +185,10 @@ def _exposed_by_op(timeline: Timeline, parts: Unions, low: int, high: int) -> di
     return {OPERATIONS[code]: int(sums[code]) for code in present if sums[code]}
 
 
+_APART = ("comm_by_op_ns", "exposed_by_op_ns", "copied_bytes")
+"""What is not just summed up."""
+
+
 def combine(partitions: Sequence[Partition], divisor: int = 1) -> Partition | None:
     """Sum partitions, or average them (each number rounded to the nanosecond); None if empty.
 
@@ -184,7 +198,7 @@ def combine(partitions: Sequence[Partition], divisor: int = 1) -> Partition | No
         return None
     sums: dict[str, int] = {}
     for field in fields(Partition):
-        if not field.name.endswith("_op_ns"):
+        if field.name not in _APART:
             sums[field.name] = _divide(sum(getattr(p, field.name) for p in partitions), divisor)
     parts = ("compute_ns", "exposed_comm_ns", "exposed_copy_ns", "idle_ns")
     sums["window_ns"] = sum(sums[name] for name in parts)
@@ -193,7 +207,13 @@ def combine(partitions: Sequence[Partition], divisor: int = 1) -> Partition | No
     by_op = [_sum_by_op([p.comm_by_op_ns for p in partitions], divisor)]
     exposed = _sum_by_op([p.exposed_by_op_ns for p in partitions], divisor)
     by_op.append(_closed(exposed, sums["exposed_comm_ns"]))
-    return Partition(**sums, comm_by_op_ns=by_op[0], exposed_by_op_ns=by_op[1])
+    copied = [p.copied_bytes for p in partitions if p.copied_bytes is not None]
+    return Partition(
+        **sums,
+        comm_by_op_ns=by_op[0],
+        exposed_by_op_ns=by_op[1],
+        copied_bytes=_divide(sum(copied), divisor) if len(copied) == len(partitions) else None,
+    )
 
 
 def _divide(total: int, divisor: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 GZIP_WINDOW = 31  # zlib: 15 window bits + 16 for the gzip header
+PADDING = b"\0"  # may stand between members; Python's gzip module passes over it too
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 NO_ZSTD = "compressed with zstd: run `pip install 'tracelens-distributed[zstd]'` to read it"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens import shared_groups
 from tracelens.model.trace import NONE
 from tracelens.operations import OPERATIONS, POINT_TO_POINT
 
@@ -47,13 +48,17 @@ Sums = dict[tuple[int, int], "NDArray[np.int64]"]
 def of_rows(table: OperationsTable, roles: Roles) -> Ints:
     """Return the dimension of each operation, as its place in `DIMENSIONS`.
 
-    Messages on a group that is for something else go between pipeline stages.
+    Messages on a group that is for something else go between pipeline stages; gradients may be
+    reduced over the ranks of a context or expert-parallel group.
     """
     names = [_OF_ROLE.get(roles.role[group.index], "other") for group in table.groups]
     codes = np.array([DIMENSIONS.index(name) for name in names] or [0], np.int64)
     if not len(table.frame):
         return np.empty(0, np.int64)
     found: Ints = codes[table.frame["group"].to_numpy(np.int64)]
+    shared = shared_groups.gradients(table.frame, roles.role)
+    shared &= np.isin(found, [DIMENSIONS.index("cp"), DIMENSIONS.index("ep")])
+    found = np.where(shared, DIMENSIONS.index("dp"), found)
     messages = table.frame["op"].isin(POINT_TO_POINT).to_numpy()
     between = messages & np.isin(found, [DIMENSIONS.index("dp"), DIMENSIONS.index("other")])
     return np.where(between, DIMENSIONS.index("pp"), found)

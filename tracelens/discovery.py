@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import glob
-import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens import archives, remote, sidecar
-from tracelens.errors import InputError
+from tracelens import addresses, archives, remote, sidecar
 from tracelens.gzip_head import HEAD, head_of, missing_decoder, packed
+from tracelens.names import printable
+from tracelens.remote_listing import Wanted
+from tracelens.walking import Found, Walker, passed_over
+from tracelens.workspace import place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 # Looked at as well, so that a folder of these is not called empty.
 _KNOWN_SUFFIXES = (".zip", ".zst", ".tar", ".tgz", ".tar.bz2", ".tar.xz")
-_OWN_FOLDER = "tracelens-report"
+_MOST_TABLES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +37,6 @@ class Candidate:
     format: str | None
     reason: str | None = None
     lost: bool = False  # left out, though a trace may be in it
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A file or folder to look at, or the reason why it cannot be."""
-
-    path: Path
-    shown: str
-    reason: str | None = None
 
 
 def discover(
@@ -74,65 +67,74 @@ class _Look:
     ) -> None:
         self.parsers, self.workspace = parsers, workspace
         self.suffixes = (*_KNOWN_SUFFIXES, *(s for parser in parsers for s in parser.suffixes))
-        self.seen: set[Path] = set()
+        self.fetched: set[str] = set()
         # Several folders hold files of one name: then the whole path tells them apart.
         self.several = len(paths) > 1
+        one_input = partial(_is_one_input, parsers=parsers)
+        self.walker = Walker(self.wanted, one_input, whole_names=self.several)
 
     def under(self, given: str) -> Iterator[Candidate]:
-        """Yield the candidates of one argument."""
-        for found in self._remote(given) if remote.is_remote(given) else self._local(given):
-            if found.reason is not None:
-                yield _lost(found)
-                continue
-            real = found.path.resolve()
-            if real not in self.seen:
-                self.seen.add(real)
-                yield from self._candidates(found)
+        """Yield the candidates of one argument, by name."""
+        elsewhere = addresses.is_remote(given)
+        found = self._remote(given) if elsewhere else self.walker.under(addresses.local(given))
+        for one in sorted(found, key=lambda one: one.shown):
+            if one.reason is not None:
+                yield _left_out(one)
+            else:
+                yield from self._candidates(one)
 
     def wanted(self, name: str) -> bool:
         """Tell by its name whether a file in a folder or an archive may be a trace."""
-        return _looks_like_trace(name.rpartition("/")[2], self.suffixes)
+        *folders, last = name.split("/")
+        hidden = any(passed_over(folder) for folder in folders if folder not in (".", ".."))
+        return not hidden and _looks_like_trace(last, self.suffixes)
 
-    def _remote(self, given: str) -> Iterator[_Found]:
-        shown = remote.shown(given)
+    def wanted_folder(self, name: str, files: list[str]) -> bool:
+        """Tell by the names in a remote folder whether it is one trace: it is tried with such."""
+        if self.workspace is None or len(files) > _MOST_TABLES or not self.wanted(f"{name}/x.json"):
+            return False
+        folder = self.workspace.folder(name)
+        for file in files:
+            place(folder, file).touch()
+        return _is_one_input(folder, self.parsers)
+
+    def _remote(self, given: str) -> Iterator[Found]:
         if self.workspace is None:
-            yield _Found(Path(shown), shown, "a remote path")
+            shown = addresses.shown(given)
+            yield Found(Path(shown), shown, "a remote path")
             return
-        for file in remote.fetch(given, self.wanted, self.workspace):
-            name = f"{shown.rstrip('/')}/{file.shown}" if self.several else file.shown
-            yield _Found(file.path or Path(name), name, file.reason)
+        wanted = Wanted(self.wanted, self.wanted_folder)
+        inputs: set[Path] = set()
+        for file in remote.fetch(given, wanted, self.workspace, self.fetched):
+            name = printable(file.address if self.several else file.shown)
+            if file.path is None or not _is_one_input(file.path.parent, self.parsers):
+                yield Found(file.path or Path(name), name, file.reason)
+            elif file.path.parent not in inputs:
+                inputs.add(file.path.parent)
+                folder = name.rpartition("/")[0] or file.address.split("/")[-2]
+                yield Found(file.path.parent, folder)
 
-    def _local(self, given: str) -> Iterator[_Found]:
-        given = given.removeprefix("file://")
-        unreadable: list[OSError] = []
-        for root, path in _files(given, self.suffixes, self.parsers, unreadable):
-            yield _Found(path, path.as_posix() if self.several else _shown(root, path))
-        for error in unreadable:
-            path = Path(str(error.filename))
-            shown = path.as_posix() if self.several else _shown(Path(given), path)
-            yield _Found(path, shown, f"cannot be opened: {error.strerror}")
-
-    def _candidates(self, found: _Found) -> Iterator[Candidate]:
+    def _candidates(self, found: Found) -> Iterator[Candidate]:
         """Yield a file, or the members of an archive."""
         kind = _archive_kind(found.path)
         if kind is None:
-            yield _candidate(found.path, found.shown, self.parsers)
+            yield _candidate(found, self.parsers)
             return
         if self.workspace is None:
-            yield _lost(replace(found, reason=f"a {kind} archive"))
+            yield _left_out(replace(found, reason=f"a {kind} archive"))
             return
         nothing = True
         members = archives.unpack(found.path, found.shown, kind, self.wanted, self.workspace)
         for member in members:
             nothing = False
-            shown = f"{found.shown}/{member.name}".rstrip("/")
+            shown = printable(f"{found.shown}/{member.name}".rstrip("/"))
             if member.path is not None:
                 yield self._member(member.path, shown)
             if member.cut:
                 reason = f"damaged: {member.name} is cut or does not match its checksum"
-                yield _lost(replace(found, reason=reason))
+                yield _left_out(replace(found, reason=reason))
             elif member.path is None:
-                yield _lost(_Found(found.path, shown, member.reason))
+                yield _left_out(Found(found.path, shown, member.reason))
         if nothing:
             reason = f"a {kind} archive with no trace in it"
             yield Candidate(found.path, found.shown, _size(found.path), None, None, reason)
@@ -141,11 +143,11 @@ class _Look:
         if _archive_kind(path) is not None:
             reason = "an archive inside an archive: unpack it first"
             return Candidate(path, shown, path.stat().st_size, None, None, reason, lost=True)
-        return _candidate(path, shown, self.parsers)
+        return _candidate(Found(path, shown), self.parsers)
 
 
-def _lost(found: _Found) -> Candidate:
-    return Candidate(found.path, found.shown, 0, None, None, found.reason, lost=True)
+def _left_out(found: Found) -> Candidate:
+    return Candidate(found.path, found.shown, 0, None, None, found.reason, lost=found.lost)
 
 
 def _archive_kind(path: Path) -> archives.Kind | None:
@@ -174,49 +176,6 @@ def _without_copies(found: list[Candidate], parsers: Sequence[Parser]) -> list[C
     return kept
 
 
-def _files(
-    given: str, suffixes: tuple[str, ...], parsers: Sequence[Parser], unreadable: list[OSError]
-) -> Iterator[tuple[Path, Path]]:
-    """Yield (root, file) for one argument; a file named by hand is its own root's child.
-
-    Folders that cannot be listed are added to `unreadable`.
-    """
-    path = Path(given)
-    if path.is_dir() and not _is_one_input(path, parsers):
-        yield from ((path, file) for file in _walk(path, suffixes, parsers, unreadable))
-    elif path.exists():
-        yield path.parent, path
-    else:
-        matches = sorted(glob.glob(given, recursive=True))  # noqa: PTH207 - may be absolute
-        if not matches:
-            raise InputError(
-                f"{given}: no such file or folder",
-                hint="give a folder with traces, trace files, or a glob in quotes",
-                slug="no-such-path",
-            )
-        for match in matches:
-            yield from _files(match, suffixes, parsers, unreadable)
-
-
-def _walk(
-    folder: Path, suffixes: tuple[str, ...], parsers: Sequence[Parser], unreadable: list[OSError]
-) -> Iterator[Path]:
-    visited: set[Path] = set()
-    for parent, folders, files in os.walk(folder, onerror=unreadable.append, followlinks=True):
-        real = Path(parent).resolve()
-        if real in visited:
-            folders.clear()  # a link back into the tree
-            continue
-        visited.add(real)
-        named = sorted(f for f in folders if f != _OWN_FOLDER and not f.startswith("."))
-        inputs = [f for f in named if _is_one_input(Path(parent) / f, parsers)]
-        folders[:] = [f for f in named if f not in inputs]
-        yield from (Path(parent) / name for name in inputs)
-        for name in sorted(files):
-            if _looks_like_trace(name, suffixes):
-                yield Path(parent) / name
-
-
 def _is_one_input(folder: Path, parsers: Sequence[Parser]) -> bool:
     """Tell whether a folder is one trace: some formats keep a file for each table."""
     for parser in parsers:
@@ -231,26 +190,19 @@ def _looks_like_trace(name: str, suffixes: tuple[str, ...]) -> bool:
     return not name.startswith(".") and lowered.endswith(suffixes)
 
 
-def _shown(root: Path, path: Path) -> str:
-    try:
-        return path.relative_to(root).as_posix()
-    except ValueError:
-        return path.name
-
-
-def _candidate(path: Path, shown: str, parsers: Sequence[Parser]) -> Candidate:
+def _candidate(found: Found, parsers: Sequence[Parser]) -> Candidate:
+    path, shown = found.path, found.shown
     try:
         if path.exists() and not path.is_dir() and not path.is_file():
             return Candidate(path, shown, 0, None, None, "a pipe, a socket or a device, not a file")
         size = _size(path)
         head = b"" if path.is_dir() else head_of(path)
     except OSError as error:
-        reason = f"cannot be opened: {error.strerror}"
+        reason = f"cannot be opened: {error.strerror or error}"
         return Candidate(path, shown, 0, None, None, reason, lost=True)
-    if path.name.lower().endswith(sidecar.SUFFIX):
-        return Candidate(path, shown, size, None, None, "facts about the trace beside it")
-    if path.name.lower().endswith(".tmp"):
-        return Candidate(path, shown, size, None, None, "a temporary file the profiler left behind")
+    purpose = _by_name(found)
+    if purpose is not None:
+        return Candidate(path, shown, size, None, None, purpose)
     if size == 0:
         return Candidate(path, shown, size, None, None, "an empty file")
     failed = []
@@ -269,6 +221,18 @@ def _candidate(path: Path, shown: str, parsers: Sequence[Parser]) -> Candidate:
     return Candidate(path, shown, size, None, None, _why_not(head))
 
 
+def _by_name(found: Found) -> str | None:
+    """Say what a file is for, if its name says so and the user did not ask for it."""
+    name = found.path.name.lower()
+    if name.endswith(sidecar.SUFFIX):
+        return sidecar.purpose(found.path)
+    if name.endswith(".tmp") and not found.by_hand:
+        if found.path.with_suffix("").exists():
+            return "a temporary file the profiler left behind"
+        return "a temporary file of a profiler that did not finish; name it to have it read"
+    return None
+
+
 def _size(path: Path) -> int:
     if not path.is_dir():
         return path.stat().st_size
@@ -277,6 +241,8 @@ def _size(path: Path) -> int:
 
 def _why_not(head: bytes) -> str:
     text = head.lstrip()
+    if head and not text:
+        return "nothing but white space at its beginning"
     if head.startswith(b"SQLite format 3"):
         return "an SQLite database, but no export of Nsight Systems"
     if b'"schema"' in text[:200] and b"tracelens/" in text[:200]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracelens import limits, remote
+from tracelens import addresses, interrupts, limits
 from tracelens.discovery import Candidate, discover
 from tracelens.errors import InputError, PluginError, TraceLensError
 from tracelens.model.result import SourceFile
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tracelens.run import Run
 
 _PARALLEL_FROM_BYTES = 8 << 20  # below, starting a process costs more than it saves
+_PARALLEL_FROM_FILES = 200  # ... and so many take longer than that, however small they are
 _MEMORY_SHARE = 0.6
 _WORKER_BYTES = 400 << 20  # parsing 500 MB takes 200 (benchmarks/README.md); the rest is margin
 
@@ -110,7 +111,7 @@ def analyze(
     communicators.complete(run)
     source = Source(
         path=_names(listed),
-        files=[_source_file(candidate, outcomes, run) for candidate in candidates],
+        files=_source_files(candidates, outcomes, run),
         options=options.shown,
     )
     notices = [*_file_notices(candidates, outcomes), *_rank_notices(run)]
@@ -178,7 +179,7 @@ def _as_list(paths: str | Path | Sequence[str | Path]) -> list[str | Path]:
 
 
 def _names(paths: Iterable[str | Path]) -> str:
-    return " ".join(remote.shown(path) for path in paths)
+    return " ".join(addresses.shown(path) for path in paths)
 
 
 def _parser(name: str | None) -> Parser:
@@ -223,7 +224,8 @@ def _read(candidates: list[Candidate], options: Options, progress: Progress) -> 
 
 
 def _workers(traces: list[Candidate]) -> int:
-    if len(traces) < 2 or sum(c.size for c in traces) < _PARALLEL_FROM_BYTES:
+    small = sum(c.size for c in traces) < _PARALLEL_FROM_BYTES
+    if len(traces) < 2 or (small and len(traces) < _PARALLEL_FROM_FILES):
         return 1
     by_memory = int(_MEMORY_SHARE * _available_memory() / _WORKER_BYTES)
     return max(min(len(os.sched_getaffinity(0)), len(traces), by_memory), 1)
@@ -245,12 +247,18 @@ def _read_parallel(
     # parent (rich's progress bar) can deadlock, so workers are spawned.
     order = sorted(traces, key=lambda c: -c.size)
     outcomes: list[_Outcome] = []
+    start = get_context("spawn")
     try:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            pending = {pool.submit(_reduce_in_worker, c, options): c for c in order}
-            for future in as_completed(pending):
-                outcomes.append(future.result())
-                progress.advance(pending[future].size)
+        with ProcessPoolExecutor(workers, start, interrupts.end_this_process) as pool:
+            with interrupts.held():
+                pending = {pool.submit(_reduce_in_worker, c, options): c for c in order}
+            try:
+                for future in as_completed(pending):
+                    outcomes.append(future.result())
+                    progress.advance(pending[future].size)
+            except KeyboardInterrupt:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
     except BrokenProcessPool:
         # The system killed a worker, for memory as a rule: go on here, one file at a time.
         done = {outcome.candidate for outcome in outcomes}
@@ -300,8 +308,21 @@ def _check_steps(reductions: list[RankReduction], options: Options) -> None:
 # what became of each file ------------------------------------------------------------------------
 
 
-def _source_file(candidate: Candidate, outcomes: list[_Outcome], run: Run) -> SourceFile:
-    outcome = next((o for o in outcomes if o.candidate == candidate), None)
+def _source_files(
+    candidates: list[Candidate], outcomes: list[_Outcome], run: Run
+) -> list[SourceFile]:
+    of_candidate = {outcome.candidate: outcome for outcome in outcomes}
+    held: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for rank in run.ranks:
+        for number, cycle in enumerate(rank.cycles):
+            held[cycle.info.path].append((rank.rank, number))
+    return [_source_file(c, of_candidate.get(c), held.get(c.shown, [])) for c in candidates]
+
+
+def _source_file(
+    candidate: Candidate, outcome: _Outcome | None, held: list[tuple[int, int]]
+) -> SourceFile:
+    """Say what became of a file; `held` has (rank, profiler cycle within it) of all in it."""
     first = outcome.reductions[0] if outcome and outcome.reductions else None
     if outcome is None or first is None:
         reason = candidate.reason if outcome is None else outcome.error
@@ -316,15 +337,8 @@ def _source_file(candidate: Candidate, outcomes: list[_Outcome], run: Run) -> So
             None,
             None,
         )
-    # (rank, profiler cycle within it) of everything the file holds.
-    held = [
-        (rank.rank, number)
-        for rank in run.ranks
-        for number, cycle in enumerate(rank.cycles)
-        if cycle.info.path == candidate.shown
-    ]
     infos = [reduction.info for reduction in outcome.reductions]
-    partial = any(info.truncated or info.damaged_device_events for info in infos)
+    partial = any(info.lacks_device_events for info in infos)
     return SourceFile(
         path=candidate.shown,
         format=candidate.format,

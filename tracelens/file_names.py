@@ -5,17 +5,24 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tracelens.model.facts import believed
+from tracelens.model.facts import MOST_RANKS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_RANK = re.compile(r"(?:^|[^a-z])rank[-_. ]?(\d+)|(?:^|[-_.])r(\d+)(?=[-_.])", re.IGNORECASE)
+_RANK = re.compile(
+    r"(?:^|[^a-z])rank[-_. ]?(\d+)|(?:^|[-_.])r(\d+)(?=[-_.])",
+    re.IGNORECASE,
+)
+# A rank inside a node, or inside one dimension of the layout, is not the rank in the world.
+_INSIDE = re.compile(r"(?:^|[^a-z])(?:local|node|tp|pp|ep|cp)[-_. ]?$", re.IGNORECASE)
 
 
 def rank_in_name(path: Path) -> int | None:
     """Return the rank that a file's name says, or its folder's."""
     for name in (path.name, path.parent.name):
-        if match := _RANK.search(name):
-            return believed(int(match[1] or match[2]))
+        for match in _RANK.finditer(name):
+            number = int(match[1] or match[2])
+            if not _INSIDE.search(name[: match.start() + 1]) and number < MOST_RANKS:
+                return number
     return None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tracelens.model.result import Confidence
     from tracelens.model.trace import ProcessGroup, RankInfo
 
+
 # Megatron parallel_state.py and torch device_mesh.py spell these; order matters. Groups over two
 # dimensions (norms, amax) are no dimension; those for dispatching tokens are the experts'.
 _ROLES = (
@@ -52,7 +53,8 @@ def role_of(description: str | None) -> tuple[str, Confidence]:
 class Group:
     """A process group as one rank sees it; `ranks` is None if the list is not known.
 
-    `communicator` is an id that only its members share, where the trace has one.
+    `communicator` is an id that only its members share, where the trace has one; `beginning` the
+    first ranks of a list that torch cut after 30: enough to tell groups of one name apart.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Group:
     ranks: tuple[int, ...] | None
     role: str = "unknown"
     communicator: str | None = None
+    beginning: tuple[int, ...] = ()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -69,7 +72,7 @@ class Group:
             return ("ranks", self.ranks)
         if self.communicator is not None:
             return ("communicator", self.communicator)
-        return ("size", self.name, self.size)
+        return ("size", self.name, self.size, self.beginning)
 
 
 UNKNOWN_GROUP = Group("", None, None, None)
@@ -115,7 +118,8 @@ class Groups:
             return None
         description = operation.group_description or (listed.description if listed else None)
         role, _ = role_of(description)
-        return Group(operation.group_name, description, size, ranks, role)
+        beginning = _numbers(operation.group_ranks) if ranks is None else ()
+        return Group(operation.group_name, description, size, ranks, role, beginning=beginning)
 
     def _possible(self, operation: Operation) -> list[Group]:
         """Return the listed groups an operation of unknown group can have run on."""
@@ -156,10 +160,14 @@ def _parse_ranks(text: str, size: int | None) -> tuple[int, ...] | None:
     """Parse "[0, 1, 2]"; a cut list ("...", after 30) or one of another length is unknown."""
     if not text or "..." in text:
         return None
-    numbers = [believed(as_integer(one)) for one in re.findall(r"\d+", text)]
-    ranks = tuple(number for number in numbers if number is not None)
-    whole = bool(ranks) and len(ranks) == len(numbers) and size in (None, len(ranks))
-    return ranks if whole else None
+    numbers = _numbers(text)
+    return numbers if numbers and (size is None or len(numbers) == size) else None
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers = [believed(as_integer(digits)) for digits in re.findall(r"\d+", text)]
+    known = tuple(number for number in numbers if number is not None)
+    return known if len(known) == len(numbers) else ()
 
 
 def _ratio(operation: Operation) -> int | None:

@@ -9,6 +9,7 @@ from tracelens.compression import (
     GZIP_MAGIC,
     GZIP_WINDOW,
     NO_ZSTD,
+    PADDING,
     UTF16_MARKS,
     is_zstd,
     new_zstd_frame,
@@ -47,10 +48,15 @@ def missing_decoder(path: Path) -> str | None:
 
 
 def _gzip(raw: bytes) -> bytes:
-    try:
-        return zlib.decompressobj(GZIP_WINDOW).decompress(raw, HEAD)
-    except zlib.error:
-        return b""
+    plain = b""
+    while raw.startswith(GZIP_MAGIC) and len(plain) < HEAD:
+        member = zlib.decompressobj(GZIP_WINDOW)
+        try:
+            plain += member.decompress(raw, HEAD - len(plain))
+        except zlib.error:
+            break
+        raw = member.unused_data.lstrip(PADDING)
+    return plain
 
 
 def _zstd(raw: bytes) -> bytes:

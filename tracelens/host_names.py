@@ -5,6 +5,7 @@ from __future__ import annotations
 _MEMORY = ("Malloc", "Free", "MemPool", "HostAlloc", "MemGetInfo")
 _SYNC = ("Synchronize", "EventQuery", "StreamWaitEvent", "StreamQuery")
 _LAUNCH = ("Launch", "Memcpy", "Memset", "GraphLaunch")
+_HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
 _NO_DEVICE_WORK = ("HostFunc", "Node")  # a host callback; a node added to a graph
 
 
@@ -21,4 +22,9 @@ def call_kind(name: str) -> str:
 
 def is_communication_range(name: str) -> bool:
     """Tell whether a user annotation is the process group's own range around a collective."""
-    return name.startswith(("nccl:", "gloo:", "rccl:", "xccl:", "hccl:", "mpi:", "ucc:"))
+    return name.startswith((*_HOST_BACKENDS, "nccl:", "rccl:", "xccl:", "hccl:"))
+
+
+def is_host_backend(name: str) -> bool:
+    """Tell whether a backend's range is of one that communicates from the host's memory."""
+    return name.startswith(_HOST_BACKENDS)

@@ -14,6 +14,7 @@ import numpy as np
 
 from tracelens import operations
 from tracelens.communication import COMMUNICATION, COMPUTE, Evidence, Operation
+from tracelens.host_names import is_host_backend
 from tracelens.intervals import EMPTY, Intervals, subtract, union, union_of
 from tracelens.model.trace import NONE
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from tracelens.intervals import Ints
     from tracelens.model.trace import RankTrace
-
-_HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
 
 # gloo runs its reduce-scatter as an all-reduce and annotates it so (ProcessGroupGloo.cpp).
 _ANNOTATED_AS = {
@@ -46,14 +45,11 @@ class HostTimeline(NamedTuple):
 def build(trace: RankTrace) -> HostTimeline:
     """Build the timeline of a rank without device events."""
     evidence = Evidence(trace)
-    ranges = [r for r in evidence.by_source["annotation"] if _is_host_backend(evidence, int(r))]
+    named = evidence.by_source["annotation"]
+    ranges = [row for row in named if is_host_backend(evidence.name(int(row)))]
     found = _operations(evidence, [int(row) for row in ranges])
     compute = _compute(trace, {int(evidence.columns["thread"][row]) for row in ranges})
     return _timeline(evidence, [int(row) for row in ranges], found, compute)
-
-
-def _is_host_backend(evidence: Evidence, row: int) -> bool:
-    return evidence.name(row).startswith(_HOST_BACKENDS)
 
 
 def _compute(trace: RankTrace, loop_threads: set[int]) -> Intervals:

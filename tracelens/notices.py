@@ -48,7 +48,14 @@ NOTICES: dict[str, NoticeKind] = {
         "process {process}{guess}",
     ),
     "unknown-categories": NoticeKind(
-        "info", "{count} event{s} of unknown categories ({names}) left out; {device}"
+        "info",
+        "{count} event{s} of unknown categories ({names}) left out; nothing says that they are a "
+        "device's",
+    ),
+    "unread-device-events": NoticeKind(
+        "warning",
+        "{count} event{s} of a device in a form TraceLens cannot attribute ({names}): in no "
+        "number, sums are lower bounds",
     ),
     "device-unknown": NoticeKind(
         "warning",
@@ -80,6 +87,9 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "rank-unknown": NoticeKind(
         "warning", "says no rank, neither inside nor in its name; it is shown as rank {rank}"
+    ),
+    "rank-conflict": NoticeKind(
+        "info", "{others}, but the trace counts as rank {rank}: the more reliable source wins"
     ),
     "ranks-by-device": NoticeKind(
         "warning",
@@ -118,6 +128,16 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} step{s} cut or without all device records: out of means and of the comparison "
         "with theory",
     ),
+    "unended-steps": NoticeKind(
+        "warning",
+        "{count} step mark{s} without a usable duration (step {steps}): each ends where the next "
+        "one begins, the last with the trace, and is no complete step",
+    ),
+    "untimed-host-events": NoticeKind(
+        "warning",
+        "{count} host event{s} without a usable time ({kinds}): what they launched or named is not "
+        "known, and the operator time of a CPU run is a lower bound",
+    ),
     "first-step-slow": NoticeKind(
         "info",
         "the first profiled step takes more than 1.2 x the median (warm-up, lazy set-up); it is "
@@ -127,6 +147,21 @@ NOTICES: dict[str, NoticeKind] = {
         "warning",
         "{count} launch{es} without a device record (the profiler's buffer was full, or it stopped "
         "too early); sums of rank {who} are lower bounds",
+    ),
+    "reported-device-loss": NoticeKind(
+        "warning",
+        "the profiler itself reports that it lost {some} device events, and no launch shows which; "
+        "sums of rank {who} are lower bounds",
+    ),
+    "reported-range-loss": NoticeKind(
+        "warning",
+        "the profiler itself reports that it lost {some} ranges: steps, sizes and groups they "
+        "would have told are missing, times of the device are not affected",
+    ),
+    "reported-counter-loss": NoticeKind(
+        "info",
+        "the profiler itself reports that it lost {some} samples of counters: what links and "
+        "network cards carried is unknown where too few are left",
     ),
     "bytes-unknown": NoticeKind(
         "warning",
@@ -241,6 +276,22 @@ NOTICES: dict[str, NoticeKind] = {
         "warning",
         "{count} CUDA graph launch{es} recorded without their contents ({busy} ms): counted as "
         "compute, whatever ran in them; record with `--cuda-graph-trace=node`",
+    ),
+    "nccl-trace-unread": NoticeKind(
+        "warning",
+        "{count} NCCL call{s} of advanced tracing (`-t nccl`) whose details are not in the export, "
+        "or in words that TraceLens does not know: their sizes are unknown; `nsys export -t sqlite "
+        "--include-blobs=true --include-json=true -f true X.nsys-rep` brings the details",
+    ),
+    "device-unseen": NoticeKind(
+        "warning",
+        "a device worked ({found}), but no event of one has a usable time: times of this rank are "
+        "unknown, and the host's do not stand for them",
+    ),
+    "link-samples-unassigned": NoticeKind(
+        "info",
+        "the links of GPUs were sampled, but nothing says which GPU is this rank's (containers "
+        "hide it): how busy its links were is unknown",
     ),
     "no-device-time": NoticeKind(
         "info", "{count} recorded collective{s} without device time; the bytes are counted"

@@ -60,6 +60,7 @@ _WORDS = (
     ("reduce", REDUCE),
     ("send", SEND),
     ("recv", RECV),
+    ("receive", RECV),
 )
 
 NOT_OPERATIONS = frozenset({"wait", "init", "barrier", "end_coalescing", "start_coalescing"})
@@ -88,7 +89,7 @@ class Rule(NamedTuple):
 
 class _Family(NamedTuple):
     pattern: re.Pattern[str]
-    operation: str | None  # None: read the operation from the rest of the name
+    operation: str | None  # None: read it from the pattern's group, else from the whole name
 
 
 _FAMILIES = (
@@ -108,6 +109,10 @@ _FAMILIES = (
     _Family(re.compile(r"\bcross_device_reduce_[12]stage"), ALL_REDUCE),
     _Family(re.compile(r"\bk?userbuffers_\w+"), None),
     _Family(re.compile(r"\bmscclKernel_|\bmscclpp::"), None),
+    # oneCCL on Intel GPUs; SYCL names a kernel by its class, mangled or not (strings of libccl.so).
+    _Family(re.compile(r"(?<![a-z_])(oneccl_[a-z_]+)|(?:\bccl::v1::|N3ccl2v1\d+)([a-z_]+)"), None),
+    # HCCL's interface (HcclAllReduce) and its operators on Ascend (hcom_allReduce__363_0_1).
+    _Family(re.compile(r"^(?:void )?(?:Hccl[A-Z]|hcom_[a-z])"), None),
     _Family(re.compile(r"^(?:void )?(?:hccl|ucc)[_:]\w*", re.I), None),
 )
 
@@ -115,10 +120,11 @@ _FAMILIES = (
 def of_kernel_name(name: str) -> str | None:
     """Return the operation a kernel's name suggests; None if it is no communication kernel."""
     for family in _FAMILIES:
-        if family.pattern.search(name):
+        if match := family.pattern.search(name):
             if family.operation is not None:
                 return family.operation
-            return canonical(name.partition("(")[0]) or UNKNOWN
+            said = next(filter(None, match.groups()), name.partition("(")[0])
+            return canonical(said) or UNKNOWN
     return None
 
 

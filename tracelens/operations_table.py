@@ -110,18 +110,16 @@ def _rank_frame(merger: _Merger, rank: RankRun, number: int, cycle: RankReductio
     frame["rank"], frame["cycle"] = rank.rank, number
     frame["cycle_key"] = cycle_key(rank, number)
     step = frame["step"].to_numpy(np.int64)
-    whole = np.array([rank.complete(number, i) for i in range(cycle.step_count)] or [False])
-    mean = np.array(
-        [rank.in_mean.get((number, i), False) for i in range(cycle.step_count)] or [False]
-    )
-    frame["complete"] = np.where(step >= 0, whole[np.maximum(step, 0)], False)
+    count = cycle.step_count  # without a device no step has a window, and none is complete
+    whole = np.array([*(rank.complete(number, i) for i in range(count)), False])
+    mean = np.array([*(rank.in_mean.get((number, i), False) for i in range(count)), False])
+    frame["complete"] = whole[np.where((step >= 0) & (step < count), step, count)]
     frame["item_bytes"] = _item_bytes(frame)
     frame["small"] = _small(frame)
     numbers = np.array([s.step for s in cycle.devices[0].steps] if cycle.devices else [], np.int64)
-    if len(numbers):
-        frame["step_number"] = np.where(step >= 0, numbers[np.maximum(step, 0)], step)
-    else:
-        frame["step_number"] = step
+    frame["step_number"] = (
+        np.where(step >= 0, numbers[np.maximum(step, 0)], step) if len(numbers) else step
+    )
     for name in ("start", "end"):
         timed = frame[name].to_numpy(np.int64)
         frame[f"{name}_ns"] = np.where(timed == NONE, NONE, timed + cycle.info.base_ns)

@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 
     from tracelens.model.result import Confidence
     from tracelens.theory.scheme import Scheme
+    from tracelens.theory.transformer import Described
     from tracelens.traffic import Call, GroupTraffic, Traffic
 
 _CLOSE = 0.02  # padding: docs/theory.md, "Padding"
 _KEPT_BELOW = 1.5  # gathers over Ψ: 1 if parameters stay gathered until backward, 2 - root if not
 _ONE_MICRO_BATCH = "one micro-batch per step is assumed: nothing in the trace counts them"
-_DATA_PARALLEL_ROLES = ("dp", "shard", "unknown", "world")
+READ_OFF = (
+    "Ψ is read off the same traffic, so the comparison checks which collectives run and how often; "
+    "give --params to check the total too"
+)
+_DATA_PARALLEL_ROLES = ("dp", "shard", "unknown", "world", "cp", "ep")
+"""Gradients may be reduced over the ranks of a cp or ep group, see `shared_groups`."""
 
 
 @dataclass(slots=True)
@@ -62,6 +68,7 @@ class Given:
         gpus_per_node: Consecutive ranks that share a machine.
         intra_gbps: One-way peak of the links inside a machine, per GPU, in GB/s.
         inter_gbps: One-way peak of the network of a machine, per GPU, in GB/s.
+        model: The sizes of the model (`--model`).
     """
 
     parameters: int | None = None
@@ -71,6 +78,7 @@ class Given:
     gpus_per_node: int | None = None
     intra_gbps: float | None = None
     inter_gbps: float | None = None
+    model: Described | None = None
 
 
 def infer(traffic: Traffic, given: Given) -> Inference:
@@ -476,10 +484,7 @@ def _finish(found: Inference, view: _View) -> Inference:
         found.parameters_confidence = "exact"
     else:
         found.parameters_confidence = "high" if found.confidence == "high" else "medium"
-        found.evidence.append(
-            "Ψ is read off the same traffic, so the comparison checks which collectives run and "
-            "how often; give --params to check the total too"
-        )
+        found.evidence.append(READ_OFF)
     if view.given.zero_stage is not None:
         _apply_stage(found, view.given.zero_stage)
     return found

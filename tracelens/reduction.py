@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from tracelens import contention, host_timeline, network_cards, steps
+from tracelens import (
+    contention,
+    host_timeline,
+    link_use,
+    message_roles,
+    network_cards,
+    steps,
+)
 from tracelens.attribution import (
     Timeline,
     Unions,
@@ -25,14 +32,17 @@ from tracelens.communication import COMMUNICATION, COMPUTE, Operation, identify
 from tracelens.groups import Group, Groups
 from tracelens.idle import IdleCauses, idle_causes, idle_gaps
 from tracelens.model.trace import NONE
+from tracelens.notices import notice
 from tracelens.operation_rows import ROW_COLUMNS, operation_row
-from tracelens.operations import OPERATIONS, RECV, SEND
+from tracelens.operations import OPERATIONS
 from tracelens.passes import Compute, Message, PassFinder, Work, with_dependencies
+from tracelens.unseen import unseen_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.intervals import Ints
+    from tracelens.link_use import StepUse
     from tracelens.model.result import Notice, Partition
     from tracelens.model.trace import RankInfo, RankTrace
     from tracelens.operations import Rule
@@ -86,6 +96,7 @@ class RankReduction:
         recorded_steps: Numbers of all steps in the trace, selected or not.
         first_ns: Absolute time of the first event, for the report's date and cycle order.
         network: Per (step, direction): bytes the machine's network cards counted.
+        link_use: Per device, link, direction and step: how busy the link was.
     """
 
     info: RankInfo
@@ -102,6 +113,7 @@ class RankReduction:
     last_ns: int
     contention: pd.DataFrame = field(default_factory=pd.DataFrame)
     network: pd.DataFrame = field(default_factory=pd.DataFrame)
+    link_use: list[StepUse] = field(default_factory=list)
     guessed_groups: int = 0
     without_device_time: int = 0
     in_graphs: int = 0
@@ -146,8 +158,9 @@ class _View:
 
 def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankReduction:
     """Reduce one trace."""
-    marks = steps.find(trace.marks, selection.step_pattern)
-    if len(trace.device_events):
+    marks = steps.find(trace.marks, selection.step_pattern, trace.host_extent[1])
+    unseen = unseen_device(trace)
+    if len(trace.device_events) or unseen is not None:
         identified = identify(trace, selection.rules)
         views = _device_views(trace, identified)
         found = identified.operations
@@ -158,7 +171,17 @@ def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankRed
     else:
         views, found = _host_view(trace)
         extra = {}
+    if unseen is not None:
+        trace = _without_device(trace, unseen)
     return _Reducer(trace, marks, views, found, selection).result(extra)
+
+
+def _without_device(trace: RankTrace, unseen: str) -> RankTrace:
+    """Say that nothing is known of the time of a rank's device."""
+    info = trace.info
+    said = notice("device-unseen", file=info.path, rank=info.rank, found=unseen)
+    kind = "unknown" if info.device_kind == "cpu" else info.device_kind
+    return trace.with_info(device_unseen=True, device_kind=kind, notices=(*info.notices, said))
 
 
 def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
@@ -167,6 +190,7 @@ def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
     keys = owners.to_numpy()
     start, end = events["start"].to_numpy(), events["end"].to_numpy()
     kernel = np.asarray(events["kind"].astype(object)) == "kernel"
+    copied = events["copy_bytes"].to_numpy()
     views = []
     for process, device in sorted(owners.drop_duplicates().itertuples(index=False, name=None)):
         rows = np.flatnonzero((keys[:, 0] == process) & (keys[:, 1] == device))
@@ -176,6 +200,7 @@ def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
             identified.event_class[rows],
             identified.event_op[rows],
             kernel[rows],
+            copied[rows],
         )
         launched = ("launch", "launch_end", "launch_thread")
         launch, launch_end, thread = (events[n].to_numpy()[rows] for n in launched)
@@ -237,6 +262,7 @@ class _Reducer:
         self.pieces: list[pd.DataFrame] = []
         self.kernels: list[pd.DataFrame] = []
         self.compared: list[pd.DataFrame] = []
+        self.links: list[StepUse] = []
 
     def result(self, extra: dict[str, int]) -> RankReduction:
         groups = Groups(self.trace.info)
@@ -245,8 +271,7 @@ class _Reducer:
         devices = [self._device(view, place) for place, view in enumerate(self.views)]
         table, group_list = self._operation_table(group_of)
         base = self.trace.info.base_ns
-        first = min((int(v.timeline.start[0]) for v in self.views), default=0)
-        last = max((int(v.timeline.end.max()) for v in self.views), default=0)
+        first, last = self._extent()
         return RankReduction(
             info=self.trace.info,
             devices=devices,
@@ -260,13 +285,32 @@ class _Reducer:
             recorded_steps=list(self.marks.number),
             contention=_join(self.compared, contention.COLUMNS),
             network=network_cards.reduce(self.trace.counters, devices),
+            link_use=self.links,
             first_ns=base + first,
             last_ns=base + last,
             guessed_groups=groups.guessed,
             lost=len(self.lost),
-            notices=list(self.trace.info.notices),
+            notices=[*self.trace.info.notices, *self._unended()],
             **extra,
         )
+
+    def _unended(self) -> list[Notice]:
+        unended = sorted(self.marks.unended & set(self.kept))
+        if not unended:
+            return []
+        numbers = ", ".join(str(self.marks.number[index]) for index in unended)
+        info = self.trace.info
+        count = len(unended)
+        said = notice("unended-steps", file=info.path, rank=info.rank, count=count, steps=numbers)
+        return [said]
+
+    def _extent(self) -> tuple[int, int]:
+        """Return when the first event began and the last one ended; the host's, without others."""
+        if self.views:
+            lines = [view.timeline for view in self.views]
+            return min(int(t.start[0]) for t in lines), max(int(t.end.max()) for t in lines)
+        first, last = self.trace.host_extent
+        return (first, last) if first != NONE else (0, 0)
 
     def _placed(self, step_of: Ints) -> Ints:
         """Number the selected steps from 0; work of the others counts as after the steps."""
@@ -280,17 +324,13 @@ class _Reducer:
         return counted[counted["step"] >= 0].reset_index(drop=True)
 
     def _launch_steps(self, group_of: list[Group]) -> None:
-        if not len(self.marks):
+        if not len(self.marks) or not self.views:  # without a timeline there are no steps
             return
         launch = np.array([NONE if o.launch is None else o.launch for o in self.found], np.int64)
         self.step = steps.launching_step(self.marks, launch)
-        roles = [
-            "" if o.op not in (SEND, RECV) else g.role
-            for o, g in zip(self.found, group_of, strict=True)
-        ]
-        between_stages = ("pp",) if "pp" in roles else ("unknown",)
+        between = message_roles.between_stages(self.found, group_of, self.trace.info)
         for row in np.argsort(launch, kind="stable").tolist():
-            if roles[row] in between_stages and launch[row] != NONE:
+            if between[row] and launch[row] != NONE:
                 message = Message(int(launch[row]), self.found[row].op)
                 self.messages.setdefault(int(self.step[row]), []).append(message)
 
@@ -313,6 +353,8 @@ class _Reducer:
         if windows is not None:
             self._per_step(view, parts, windows)
             reductions = self._steps(view, parts, windows)
+            counters = self.trace.counters
+            self.links.extend(link_use.reduce(counters, view.device, place, parts.comm, reductions))
         return DeviceReduction(
             process=view.process,
             device=view.device,
@@ -347,7 +389,10 @@ class _Reducer:
                 StepReduction(
                     step=number,
                     occurrence=self.marks.occurrence[index],
-                    complete=high > low and not lost and not self._cut_here(index),
+                    complete=high > low
+                    and not lost
+                    and not self._cut_here(index)
+                    and not self._end_may_be_lost(view, windows, index),
                     period_ns=int(periods[index]),
                     low=low,
                     high=high,
@@ -374,11 +419,21 @@ class _Reducer:
         return with_dependencies(work, dependency)
 
     def _cut_here(self, index: int) -> bool:
-        """Tell whether a file that ends early may lack events of this step."""
+        """Tell whether events of this step may be lacking, or its end is not known."""
         info = self.trace.info
-        if info.damaged_device_events:
+        if info.damaged_device_events or index in self.marks.unended:
             return True
         return info.truncated and (self.is_host or index == len(self.marks) - 1)
+
+    def _end_may_be_lost(self, view: _View, windows: steps.Windows, index: int) -> bool:
+        """Tell whether the first event of the next step, which ends this one, may be lost."""
+        if self.is_host or index == len(self.marks) - 1:
+            return False
+        lost = self.lost[steps.launching_step(self.marks, self.lost) > index]
+        if not len(lost) and not self.trace.info.truncated:
+            return False
+        later = np.flatnonzero(windows.step_of > index)
+        return not len(later) or bool((lost < view.launch[later[0]]).any())
 
     def _operations_of(
         self, view: _View, parts: Unions, low: int, high: int, step_of: Ints
@@ -497,8 +552,8 @@ def _lost_launches(trace: RankTrace) -> Ints:
         code for code, name in enumerate(calls["name"].cat.categories) if "emset" in str(name)
     ]
     launches &= ~np.isin(calls["name"].cat.codes.to_numpy(), memset)
-    if not len(trace.device_events) and not trace.info.truncated:
-        return np.empty(0, np.int64)  # a CPU-only profile has no device records at all
+    if not len(trace.device_events):
+        return np.empty(0, np.int64)  # of none there is a record: that is said once
     lost = launches & ~np.isin(correlation, trace.device_events["correlation"].to_numpy())
     times: Ints = calls["start"].to_numpy()[lost]
     return times

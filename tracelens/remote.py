@@ -6,107 +6,133 @@ a real file. Passwords and signatures in an address never leave this module.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shutil
+import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
+from tracelens import remote_listing
+from tracelens.addresses import harmless, scheme, shown, whole
 from tracelens.errors import InputError
-from tracelens.limits import LARGEST
 from tracelens.workspace import place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+    from pathlib import Path
 
+    from tracelens.remote_listing import Listing, Wanted
     from tracelens.workspace import Workspace
 
-# Two letters at least: C:/ is a drive. One slash: pathlib makes s3:/bucket of s3://bucket.
-_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/(/?)", re.IGNORECASE)
-_PIECE = 1 << 20
-_MAGIC = frozenset("*?[")
+_PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs"} | {
+    "abfs": "adlfs", "abfss": "adlfs", "http": "aiohttp", "https": "aiohttp",
+}  # fmt: skip
+_EXTRA = "'tracelens-distributed[remote]'"
+_SILENCE_S = 60
+_FORGOTTEN: list[Any] = []
+_ERRNO = re.compile(r"^\[Errno \d+\] ")
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A remote file: where its copy is, or why there is none."""
+    """A remote file: where its copy is, or why there is none.
+
+    Attributes:
+        shown: Its name under the address it was found at.
+        address: All of its address that may be shown.
+        path: The copy.
+        reason: Why there is no copy.
+    """
 
     shown: str
+    address: str
     path: Path | None
     reason: str | None = None
 
 
-def is_remote(given: str | Path) -> bool:
-    """Tell whether a path names something another machine holds."""
-    match = _ADDRESS.match(str(given))
-    if match is None or match[1].lower() in ("file", "local"):
-        return False
-    return bool(match[2]) or not Path(given).exists()
-
-
-def shown(given: str | Path) -> str:
-    """Return a path as it may be shown: without user, password, query and fragment."""
-    text = str(given)
-    if not is_remote(text):
-        return text
-    parts = urlsplit(_address(text))
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def _address(text: str) -> str:
-    return _ADDRESS.sub(lambda match: f"{match[1]}://", text, count=1)
-
-
-def fetch(given: str, wanted: Callable[[str], bool], workspace: Workspace) -> Iterator[Fetched]:
+def fetch(given: str, wanted: Wanted, workspace: Workspace, seen: set[str]) -> Iterator[Fetched]:
     """Copy the traces under an address: a file, a folder or a glob.
 
     Args:
         given: The address.
-        wanted: Tells by a file's name whether it may be a trace; a file named whole is one.
+        wanted: Tells what of a folder may be a trace; a file named whole is one.
         workspace: Where to copy to.
+        seen: What was fetched before and is not fetched again; grows.
 
     Raises:
-        InputError: If it cannot be reached.
+        InputError: If it cannot be reached, or is more than the disk holds.
     """
     system, path = _system(given)
     try:
-        names, base = _names(system, path, wanted)
+        system.invalidate_cache()  # fsspec keeps listings for as long as the process lives
+        listing = remote_listing.of(system, path, given, wanted)
+        beside = remote_listing.companions(system, listing)
     except Exception as error:  # every file system raises its own kinds
+        _forget(system)
         raise _failed(given, error) from error
-    if not names:
+    if not listing.sizes and not listing.failed:
         raise InputError(
             f"{shown(given)}: no trace file there",
             hint="give a folder with traces, trace files, or a glob in quotes",
             slug="no-such-path",
         )
-    folder = workspace.folder(shown(given).rstrip("/"))
-    for name in names:
-        inside = name.removeprefix(base).lstrip("/") if base else name.rpartition("/")[2]
-        inside = inside.partition("?")[0]
-        target = place(folder, inside)
-        try:
-            _copy(system, name, target)
-        except Exception as error:
-            yield Fetched(inside, None, f"cannot be fetched: {_why(error)}")
+    new = [name for name in sorted(listing.sizes) if f"{scheme(given)}:{name}" not in seen]
+    seen.update(f"{scheme(given)}:{name}" for name in new)
+    folder = workspace.folder(listing.origin)
+    _check_room(given, folder, sum(listing.sizes[name] or 0 for name in new))
+    yield from _copies(system, listing, new, beside, folder)
+    for name, failure in listing.failed.items():
+        yield _missing(listing, name, f"cannot be listed: {_why(failure)}")
+
+
+def _copies(
+    system: Any, listing: Listing, names: list[str], beside: dict[str, list[str]], folder: Path
+) -> Iterator[Fetched]:
+    from tracelens.downloads import copy
+
+    targets = {name: place(folder, listing.inside(name)) for name in names}
+    files = {
+        name + suffix: target.with_name(target.name + suffix)
+        for name, target in targets.items()
+        for suffix in ("", *beside[name])
+    }
+    errors = dict(zip(files, copy(system, list(files.items())), strict=True))
+    for name, target in targets.items():
+        failed = [(s, error) for s in ("", *beside[name]) if (error := errors[name + s])]
+        if failed:  # without what lies beside it, a trace may say something else
+            suffix, error = failed[0]
+            what = f"its {suffix} " if suffix else ""
+            yield _missing(listing, name, f"{what}cannot be fetched: {_why(error)}")
         else:
-            yield Fetched(inside, target)
+            yield Fetched(listing.inside(name), listing.address(name), target)
+
+
+def _missing(listing: Listing, name: str, reason: str) -> Fetched:
+    return Fetched(listing.inside(name), listing.address(name), None, reason)
+
+
+# reaching the other side -------------------------------------------------------------------------
 
 
 def _system(given: str) -> tuple[Any, str]:
+    kind = scheme(given)
+    package = _PACKAGES.get(kind, "")
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
         raise InputError(
             f"{shown(given)}: remote paths need fsspec",
-            hint="run `pip install 'tracelens-distributed[remote]'`",
+            hint=f"run `pip install {_EXTRA}{f' {package}' if package else ''}`",
             slug="no-remote",
         ) from error
     try:
-        system, path = url_to_fs(_address(given))
+        system, path = url_to_fs(whole(given), **{kind: _settings(kind)})
     except ImportError as error:
+        what = f"needs {package}" if package else f"needs one more package ({harmless(str(error))})"
         raise InputError(
-            f"{shown(given)}: {_why(error)}",
-            hint="fsspec needs one more package for this kind of address",
+            f"{shown(given)}: an address of this kind {what}",
+            hint=f"run `pip install {package}`" if package else "install what fsspec asks for",
             slug="no-remote",
         ) from error
     except Exception as error:
@@ -114,49 +140,76 @@ def _system(given: str) -> tuple[Any, str]:
     return system, str(path)
 
 
-def _names(system: Any, path: str, wanted: Callable[[str], bool]) -> tuple[list[str], str]:
-    """Return the files to fetch, and the folder their names are shown relative to."""
-    if path.startswith(("http://", "https://")) and not path.endswith("/"):
-        return [path], ""  # a server does not say whether it is a folder
-    if _MAGIC & set(path):
-        found = [str(name) for name in system.glob(path)]
-        names = [name for name in found if not system.isdir(name)]
-        inside = [n for name in found if name not in names for n in system.find(name)]
-        return sorted({*names, *(n for n in inside if wanted(str(n)))}), _common(path)
-    if system.isdir(path):
-        return sorted(str(name) for name in system.find(path) if wanted(str(name))), path
-    system.info(path)  # says that it is not there
-    return [path], ""
+def _forget(system: Any) -> None:
+    """Let the next try in a notebook look for credentials again."""
+    system.clear_instance_cache()
+    # Once nothing holds it, s3fs would close its connection in the notebook's own event loop.
+    _FORGOTTEN.append(system)
 
 
-def _common(pattern: str) -> str:
-    first = min(pattern.find(sign) for sign in _MAGIC if sign in pattern)
-    return pattern[:first].rpartition("/")[0]
+def _settings(kind: str) -> dict[str, Any]:
+    """Return how to read from a kind of address, where the user's configuration does not say."""
+    from fsspec.config import conf
+
+    settings: dict[str, Any] = {}
+    if kind in (names := ("s3", "s3a")):
+        # s3fs asks twice for a long object, and holds ten parts of it in memory.
+        settings["max_concurrency"] = 1
+    elif kind in (names := ("http", "https")):
+        with contextlib.suppress(ImportError):
+            from aiohttp import ClientTimeout
+
+            # aiohttp gives up after five minutes, however well a long file comes in.
+            limit = ClientTimeout(total=None, sock_connect=_SILENCE_S, sock_read=_SILENCE_S)
+            settings["client_kwargs"] = {"timeout": limit}
+    else:
+        return {}
+    for name in names:
+        settings.update(conf.get(name, {}))
+    return settings
 
 
-def _copy(system: Any, name: str, target: Path) -> None:
-    size = 0
-    with system.open(name, "rb") as source, target.open("wb") as file:
-        while piece := source.read(_PIECE):
-            size += file.write(piece)
-            if size > LARGEST:
-                raise OSError(f"it is longer than {LARGEST / 1e9:.0f} GB")
+# what went wrong ---------------------------------------------------------------------------------
+
+
+def _check_room(given: str, folder: Path, size: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if size > free:
+        raise InputError(
+            f"{shown(given)}: {size / 1e9:,.1f} GB to fetch, and {free / 1e9:,.1f} GB free in "
+            f"{tempfile.gettempdir()}",
+            hint="name another folder with TMPDIR, or give fewer files",
+            slug="no-room",
+        )
 
 
 def _failed(given: str, error: Exception) -> InputError:
     return InputError(
-        f"{shown(given)}: cannot be reached ({_why(error)})",
+        f"{shown(given)}: cannot be reached: {_why(error)}",
         hint="check the address, and the credentials in the environment",
         slug="no-such-path",
     )
 
 
-def _why(error: Exception) -> str:
+def _why(error: BaseException) -> str:
     """Say in one line what went wrong, without anything that stands in an address."""
+    cause = error.__cause__
+    status = getattr(error, "status", None)
     if isinstance(error, FileNotFoundError):
-        return "it is not there"
-    if isinstance(error, PermissionError):
+        # fsspec calls every failure of a web server so.
+        hidden = cause is not None and not hasattr(cause, "response")
+        return _why(cause) if hidden and cause is not None else "it is not there"
+    if isinstance(error, TimeoutError):
+        return "it does not answer in time"
+    if isinstance(error, PermissionError) or status in (401, 403):
         return "permission denied"
-    text = " ".join(str(error).split())
-    text = re.sub(r"\S+://\S+|\S*(?:[Ss]ignature|[Tt]oken|[Kk]ey)=\S+", "…", text)
-    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+    if isinstance(status, int):
+        return (
+            f"the server answers {status} {harmless(str(getattr(error, 'message', '')))}".rstrip()
+        )
+    if type(error).__name__ == "ClientPayloadError":
+        return "the connection broke off within the file"
+    text = harmless(_ERRNO.sub("", str(error)))
+    if type(error) is OSError and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

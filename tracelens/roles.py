@@ -123,9 +123,12 @@ def _of_rows(rows: Ints, columns: dict[str, Ints]) -> _Traffic:
 def _by_threads(traffic: _Traffic) -> tuple[str, Confidence] | None:
     if traffic.from_two_threads(*_REDUCTIONS) >= _NEARLY_ALL:
         return "tp", "medium"
+    # A schedule calls its messages from one thread; rings of keys and values turn in both, maybe
+    # on the group that reduces gradients.
+    if traffic.from_two_threads(*MESSAGES) >= _NEARLY_ALL:
+        return "cp", "medium"
     if traffic.calls(*MESSAGES) and traffic.calls(*MESSAGES) == len(traffic.op):
-        # A schedule calls its messages from one thread; rings of keys and values turn in both.
-        return ("cp" if traffic.from_two_threads(*MESSAGES) >= _NEARLY_ALL else "pp"), "medium"
+        return "pp", "medium"
     if traffic.from_two_threads(CODE[ALL_TO_ALL]) >= _NEARLY_ALL:
         return "ep", "low"
     return None

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tracelens.model.result import Notice
     from tracelens.reduction import RankReduction
 
+_SHOWN = 12
+"""Ranks or files that a sentence names; the result lists them all."""
 _SLOW_FIRST_STEP = 1.2
 SAME_RUN_NS = 10 * 60 * 10**9  # clocks of hosts may be minutes apart
 
@@ -39,7 +41,9 @@ class RankRun:
     @property
     def partial(self) -> bool:
         """Tell whether events of this rank are known to be lost."""
-        return any(c.info.truncated or c.info.damaged_device_events or c.lost for c in self.cycles)
+        return any(
+            c.info.lacks_device_events or c.info.device_unseen or c.lost for c in self.cycles
+        )
 
     def complete(self, cycle: int, index: int) -> bool:
         """Tell whether a step is complete on every device of the rank."""
@@ -174,7 +178,8 @@ def _follows(earlier: RankReduction, later: RankReduction) -> bool:
 
 
 def _duplicate_notice(rank: int, sets: list[list[RankReduction]]) -> Notice:
-    names = ", ".join(cycles[0].info.path for cycles in sets)
+    names = ", ".join(cycles[0].info.path for cycles in sets[:_SHOWN])
+    names += ", …" if len(sets) > _SHOWN else ""
     kept = sets[0][0].info.path
     return notice("duplicate-rank", rank=rank, count=len(sets), names=names, kept=kept)
 
@@ -187,24 +192,28 @@ def _world_size(reductions: list[RankReduction], notices: list[Notice]) -> int |
     highest = max((r.info.rank for r in reductions if r.info.rank is not None), default=0)
     chosen = max(said, key=lambda size: (size > highest, said[size], size))
     if len(said) > 1:
-        sizes = ", ".join(f"{size} in {count} files" for size, count in sorted(said.items()))
+        sizes = ", ".join(
+            f"{size} in {count} file{'s' if count > 1 else ''}"
+            for size, count in sorted(said.items())
+        )
         notices.append(notice("world-size-conflict", sizes=sizes, chosen=chosen))
     return chosen
 
 
 def _missing_notice(missing: list[int], world: int) -> Notice:
-    return notice("missing-ranks", count=len(missing), world=world, ranks=ranges(missing))
+    return notice("missing-ranks", count=len(missing), world=world, ranks=ranges(missing, _SHOWN))
 
 
-def ranges(numbers: list[int]) -> str:
-    """Write sorted numbers as ranges: "0-3, 6"."""
+def ranges(numbers: list[int], most: int | None = None) -> str:
+    """Write sorted numbers as ranges: "0-3, 6", and at most so many of them: "0-3, …"."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:
             parts[-1].append(number)
         else:
             parts.append([number])
-    return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
+    shown = [f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts[:most]]
+    return ", ".join([*shown, "…"] if len(parts) > len(shown) else shown)
 
 
 def _decide_means(run: Run) -> None:

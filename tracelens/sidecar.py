@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tracelens.model.facts import believed
+from tracelens.model.facts import MOST_RANKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,10 +29,28 @@ class Sidecar(msgspec.Struct, frozen=True):
 
 def read(trace: Path) -> Sidecar:
     """Return what stands beside a trace; nothing usable gives an empty one."""
-    path = trace.with_name(trace.name + SUFFIX)
+    return _decoded(trace.with_name(trace.name + SUFFIX)) or Sidecar()
+
+
+def purpose(path: Path) -> str:
+    """Say what a file of this kind is good for."""
+    if _decoded(path) is None:
+        return "meant for facts about the trace beside it, but not usable"
+    if not path.with_name(path.name[: -len(SUFFIX)]).exists():
+        return "facts about a trace that is not here"
+    return "facts about the trace beside it"
+
+
+def _decoded(path: Path) -> Sidecar | None:
     try:
+        if not path.is_file():  # a pipe would not end
+            return None
         with path.open("rb") as file:
             found = msgspec.json.decode(file.read(_LONGEST), type=Sidecar)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Sidecar()
-    return Sidecar(believed(found.rank), believed(found.world_size), found.host)
+        return None
+    return Sidecar(_natural(found.rank), _natural(found.world_size), found.host)
+
+
+def _natural(number: int | None) -> int | None:
+    return number if number is not None and 0 <= number <= MOST_RANKS else None

@@ -40,24 +40,30 @@ _REPEATED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class StepMarks:
-    """Host ranges of the steps in time order; `occurrence` counts repeats of a number."""
+    """Host ranges of the steps in time order; `occurrence` counts repeats of a number.
+
+    `unended` has the places of those whose recorded length cannot be: they end where the next one
+    starts, the last with the trace.
+    """
 
     number: list[int]
     occurrence: list[int]
     start: Ints
     end: Ints
     source: str | None
+    unended: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.number)
 
 
-def find(marks: pd.DataFrame, pattern: str | None = None) -> StepMarks:
+def find(marks: pd.DataFrame, pattern: str | None = None, last: int = NONE) -> StepMarks:
     """Find the steps among a trace's marks.
 
     Args:
         marks: The table `marks` of a RankTrace.
         pattern: A user's regular expression; its first group, if any, is the step's number.
+        last: When the trace's last host event ended.
 
     Returns:
         ProfilerStep#N if there are any, else numbered ranges, else a repeating one, else none.
@@ -65,7 +71,7 @@ def find(marks: pd.DataFrame, pattern: str | None = None) -> StepMarks:
     if pattern is not None:
         return _matching(marks, re.compile(pattern), "pattern")
     for regex, source in ((_PROFILER_STEP, "ProfilerStep"), (_NUMBERED, "range")):
-        found = _matching(marks, regex, source)
+        found = _matching(marks, regex, source, last)
         if len(found):
             return found
     found = _matching(marks, _REPEATED, "range")
@@ -76,13 +82,19 @@ def _none() -> StepMarks:
     return StepMarks([], [], np.empty(0, np.int64), np.empty(0, np.int64), None)
 
 
-def _matching(marks: pd.DataFrame, regex: re.Pattern[str], source: str) -> StepMarks:
+def _matching(
+    marks: pd.DataFrame, regex: re.Pattern[str], source: str, last: int = NONE
+) -> StepMarks:
     names = marks["name"].cat
     numbers = [_number(regex, str(name)) for name in names.categories]
     codes = names.codes.to_numpy()
     rows = np.flatnonzero([numbers[code] is not None for code in codes])
-    rows = rows[np.argsort(marks["start"].to_numpy()[rows], kind="stable")]
-    rows = _outermost(rows, marks["start"].to_numpy(), marks["end"].to_numpy())
+    starts, ends = marks["start"].to_numpy(), marks["end"].to_numpy()
+    rows = rows[np.argsort(starts[rows], kind="stable")]
+    open_rows: set[int] = set()
+    if source == "ProfilerStep":  # ranges of other names may be meant as an instant
+        ends, open_rows = _ended(rows, starts, ends, last)
+    rows = _outermost(rows, starts, ends)
     if not len(rows):
         return _none()
     found = [numbers[codes[row]] for row in rows]
@@ -92,8 +104,19 @@ def _matching(marks: pd.DataFrame, regex: re.Pattern[str], source: str) -> StepM
     for value in number:
         occurrence.append(seen[value])
         seen[value] += 1
-    start, end = marks["start"].to_numpy()[rows], marks["end"].to_numpy()[rows]
-    return StepMarks(number, occurrence, start, end, source)
+    unended = frozenset(place for place, row in enumerate(rows.tolist()) if row in open_rows)
+    return StepMarks(number, occurrence, starts[rows], ends[rows], source, unended)
+
+
+def _ended(rows: NDArray[np.int64], start: Ints, end: Ints, last: int) -> tuple[Ints, set[int]]:
+    """End marks without a length where the next one starts, the last with the trace."""
+    open_rows = rows[end[rows] <= start[rows]]
+    if not len(open_rows):
+        return end, set()
+    following = np.append(start[rows][1:], last)
+    ended = end.copy()
+    ended[rows] = np.where(end[rows] <= start[rows], following, end[rows])
+    return ended, set(open_rows.tolist())
 
 
 def _number(regex: re.Pattern[str], name: str) -> int | None:

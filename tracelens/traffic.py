@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from tracelens import operations
+from tracelens import operations, shared_groups
 from tracelens.model.trace import NONE
 from tracelens.operations import CODE, OPERATIONS
 
@@ -96,6 +96,7 @@ def _kinds(table: OperationsTable) -> pd.Series:
     on_activation_group = np.isin(role, ACTIVATION_ROLES)
     group = frame["group"].to_numpy(np.int64)
     activations = on_activation_group[group] if len(frame) else np.zeros(0, bool)
+    activations &= ~shared_groups.gradients(frame, {g.index: g.role for g in table.groups})
     activations |= np.isin(op, [CODE[name] for name in (*_P2P, operations.ALL_TO_ALL)])
     activations |= _activation_reductions(frame)
     kinds = np.where(activations, "activations", "parameters").astype(object)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracelens.model.result import Metric, Summary
 from tracelens.operations import named
 
 if TYPE_CHECKING:
     from tracelens.model.result import (
+        Breakdown,
         CollectiveResult,
         DeviceResult,
         Parameters,
@@ -37,9 +39,11 @@ def summarise(
     """Build the summary; every number in it is also elsewhere in the result."""
     devices = [device for rank in ranks if rank.in_means for device in rank.devices]
     means = [device.mean_step for device in devices if device.mean_step]
+    breakdowns = [device.breakdown for device in devices if device.breakdown]
+    bubble = _Bubble.of(means, breakdowns)
     metrics = [
         _step_time(devices),
-        _exposed(means),
+        _exposed(means, bubble),
         _overlap(means),
         _bubble(pipeline, collectives),
         _volume_ratio(volumes),
@@ -47,10 +51,9 @@ def summarise(
     ]
     statuses = [metric.status for metric in metrics]
     status = _worst(statuses, volumes, run)
-    waits = [d.breakdown.wait_ns for d in devices if d.breakdown and d.breakdown.wait_ns]
-    wait = sum(waits) / len(means) if waits else 0.0
+    wait = sum(b.wait_ns or 0 for b in breakdowns) / len(means) if means else 0.0
     clauses = (
-        _time_clause(run, means, wait),
+        _time_clause(run, means, wait, bubble),
         _bubble_clause(pipeline),
         _volume_clause(volumes, parameters),
     )
@@ -73,12 +76,38 @@ def _share(means: list[Partition], part: str, whole: str) -> float | None:
     return 100 * sum(getattr(mean, part) for mean in means) / total if total else None
 
 
-def _exposed(means: list[Partition]) -> Metric:
+class _Bubble(NamedTuple):
+    """The mean step's bubble, and the exposed communication in it and outside it, in ns."""
+
+    time: float
+    inside: float
+    outside: float
+
+    @classmethod
+    def of(cls, means: list[Partition], breakdowns: list[Breakdown]) -> _Bubble | None:
+        """Return nothing where some device's bubble is unknown, or none has one."""
+        bubbles = [b.bubble_ns for b in breakdowns if b.bubble_ns is not None]
+        if not any(bubbles) or len(bubbles) != len(means):
+            return None
+        outside = statistics.fmean(_exposed_outside(b) for b in breakdowns)
+        exposed = statistics.fmean(mean.exposed_comm_ns for mean in means)
+        return cls(statistics.fmean(bubbles), exposed - outside, outside)
+
+
+def _exposed_outside(part: Breakdown) -> int:
+    known = (part.transfer_by_op_ns or {}).values()
+    return sum(known) + (part.wait_ns or 0) + sum(part.exposed_unsplit_by_op_ns.values())
+
+
+def _exposed(means: list[Partition], bubble: _Bubble | None) -> Metric:
     value = _share(means, "exposed_comm_ns", "window_ns")
     status: Status = "unknown"
     if value is not None:
         status = "warn" if value > _MUCH_EXPOSED_PCT else "ok"
     detail = "share of the step that no compute hides"
+    if bubble is not None and value:
+        window = statistics.fmean(mean.window_ns for mean in means)
+        detail = f"share of the step; {100 * bubble.inside / window:.3g} % of the step is bubble"
     return Metric("exposed_comm_pct", "Exposed communication", value, "%", None, status, detail)
 
 
@@ -122,13 +151,37 @@ def _shape(pipeline: Pipeline) -> str:
 
 def _volume_ratio(volumes: Volumes) -> Metric:
     label = "Volume ÷ theory"
+    if volumes.dimensions:
+        return _dimension_ratio(label, volumes)
     papers = [p for p in volumes.predictions if p.kind == "paper"]
     if not papers or volumes.verdict == "unknown":
         return Metric("volume_ratio", label, None, "ratio", detail=_short_reason(volumes))
     value = papers[0].observed_over_predicted
-    status: Status = "ok" if volumes.verdict in ("as expected", "explained") else "warn"
+    status = _STATUS_OF_VOLUMES[volumes.verdict]
     detail = f"against {papers[0].name}; {volumes.verdict}"
     return Metric("volume_ratio", label, value, "ratio", None, status, detail)
+
+
+def _dimension_ratio(label: str, volumes: Volumes) -> Metric:
+    """Return the ratio of the dimension that is farthest from its prediction."""
+    judged = {
+        row.dimension: row.observed_over_predicted
+        for row in volumes.dimensions
+        if row.verdict != "unknown" and row.observed_over_predicted is not None
+    }
+    if not judged:
+        return Metric("volume_ratio", label, None, "ratio", detail=_short_reason(volumes))
+    worst, value = max(judged.items(), key=lambda one: abs(math.log(one[1] or math.inf)))
+    status = _STATUS_OF_VOLUMES.get(volumes.verdict, "unknown")
+    detail = f"{worst}; {len(judged)} of {len(volumes.dimensions)} dimensions are predicted"
+    return Metric("volume_ratio", label, value, "ratio", None, status, detail)
+
+
+_STATUS_OF_VOLUMES: dict[str, Status] = {
+    "as expected": "ok",
+    "explained": "ok",
+    "unexplained": "warn",
+}
 
 
 def _transfer_estimate(collectives: list[CollectiveResult]) -> list[Metric]:
@@ -145,6 +198,8 @@ def _transfer_estimate(collectives: list[CollectiveResult]) -> list[Metric]:
 
 
 def _short_reason(volumes: Volumes) -> str:
+    if volumes.dimensions:
+        return "no dimension is predicted: see the section on bytes"
     coverage = volumes.per_step.coverage
     if coverage is not None and coverage < 1:
         return "not all sizes are known"
@@ -161,24 +216,34 @@ def _worst(statuses: list[Status], volumes: Volumes, run: RunFacts) -> Status:
     return "ok"
 
 
-def _time_clause(run: RunFacts, means: list[Partition], wait: float) -> str:
+def _time_clause(run: RunFacts, means: list[Partition], wait: float, bubble: _Bubble | None) -> str:
     if not means:
         return "No complete step was recorded, so there are no per-step numbers."
     window = statistics.fmean(mean.window_ns for mean in means)
-    exposed = statistics.fmean(mean.exposed_comm_ns for mean in means)
     compute = statistics.fmean(mean.compute_ns for mean in means)
     idle = statistics.fmean(mean.idle_ns for mean in means)
     of = "CPU run: of" if run.device_kind == "cpu" else "Of"
     of = f"{of} a mean step of {_ms(window)},"
     if not sum(mean.comm_ns for mean in means):
         return f"{of} {_ms(compute)} are compute and {_ms(idle)} idle; there is no communication."
+    waiting = f", {_ms(wait)} of it waiting for late ranks" if wait else ""
+    if bubble is not None:
+        return (
+            f"{of} {_part(bubble.time, window)} are pipeline bubble and "
+            f"{_part(bubble.outside, window)} exposed communication outside it{waiting}; "
+            f"{_part(compute, window)} are compute."
+        )
     worst = _most_exposed(means)
     most = f", most of it {worst}" if worst else ""
-    most += f", {_ms(wait)} of it waiting for late ranks" if wait else ""
+    exposed = statistics.fmean(mean.exposed_comm_ns for mean in means)
     return (
-        f"{of} {_ms(exposed)} ({100 * exposed / window:.3g} %) are exposed "
-        f"communication{most}; {_ms(compute)} are compute and {_ms(idle)} idle."
+        f"{of} {_part(exposed, window)} are exposed communication{most}{waiting}; "
+        f"{_ms(compute)} are compute and {_ms(idle)} idle."
     )
+
+
+def _part(time: float, window: float) -> str:
+    return f"{_ms(time)} ({100 * time / window:.3g} %)"
 
 
 def _most_exposed(means: list[Partition]) -> str | None:
@@ -199,10 +264,12 @@ def _bubble_clause(pipeline: Pipeline | None) -> str:
         return ""
     theory = pipeline.bubble.theory
     said = "unknown" if theory is None else f"{100 * theory:.3g} %"
-    return f"The pipeline bubble is {100 * measured:.3g} % (theory: {said})."
+    return f"The bubble is {100 * measured:.3g} % of the pipeline phase (theory: {said})."
 
 
 def _volume_clause(volumes: Volumes, parameters: Parameters) -> str:
+    if volumes.dimensions:
+        return _dimension_clause(volumes)
     multiple = volumes.per_step.multiple_of_parameters
     if volumes.verdict == "unknown" or multiple is None or parameters.count is None:
         return ""
@@ -217,3 +284,19 @@ def _volume_clause(volumes: Volumes, parameters: Parameters) -> str:
         against = f"the paper says {paper:.4g}Ψ" if paper is not None else "unlike the paper"
         return f"{moved}; {against}, and the difference is explained: {matched[0].name}."
     return f"{moved}, which no prediction explains."
+
+
+def _dimension_clause(volumes: Volumes) -> str:
+    """Name the dimensions that deviate; say so if none does."""
+    parts = [
+        f"{row.dimension} {_times(row.observed_over_predicted)}"
+        for row in volumes.dimensions
+        if row.verdict == "unexplained"
+    ]
+    if parts:
+        return f"Bytes are not what theory says: {', '.join(parts)}."
+    return "Every dimension moves the bytes theory says." if volumes.verdict != "unknown" else ""
+
+
+def _times(ratio: float | None) -> str:
+    return "though it says none" if ratio is None else f"{ratio:.3g} times"

@@ -37,25 +37,20 @@ def compare(
         found: The inference.
         given: The user's options.
         combined: Whether tensor, pipeline or other model parallelism is present; predictions are
-            then about a part of the model only and are not made.
+            then made by `dimension_volumes`.
     """
     rows = table.frame["complete"].to_numpy(bool) & (kinds == "parameters").to_numpy()
     psi = None if combined else found.parameters
     per_step = _per_step(table, table.frame[rows], kinds, psi)
     schemes = [] if combined or per_step.message_elements is None else found.schemes
-    sizes = _item_sizes(found, given)
+    sizes = item_sizes(found, given)
     predictions = [_prediction(scheme, per_step, sizes) for scheme in schemes]
     best = _best(predictions)
-    predictions = [_marked(p, matched=p is best and _close(p)) for p in predictions]
+    whole = per_step.coverage == 1  # else what was observed is a lower bound
+    predictions = [_marked(p, matched=whole and p is best and _close(p)) for p in predictions]
     chosen = schemes[_index(predictions, best)] if best is not None else None
     verdict = _verdict(predictions, per_step)
-    if combined:
-        explanation: str | None = (
-            "Predictions cover runs of one data-parallel or sharding group; this run also has "
-            "model-parallel groups, so its parameters per rank are not known from the trace"
-        )
-    else:
-        explanation = _explanation(verdict, chosen, per_step, found)
+    explanation = None if combined else _explanation(verdict, chosen, per_step, found)
     return Volumes(
         parameters_bytes=psi * sizes[1] if psi is not None and sizes is not None else None,
         per_step=per_step,
@@ -103,8 +98,8 @@ def _mean(values: pd.Series, steps: int) -> int | None:
     return None if (numbers == NONE).any() else round(float(numbers.sum()) / steps)
 
 
-def _item_sizes(found: Inference, given: Given) -> tuple[int, int] | None:
-    """Return bytes per gradient and per parameter element, as they travel."""
+def item_sizes(found: Inference, given: Given) -> tuple[int, int] | None:
+    """Return bytes per gradient and per parameter element, as they travel; None if unknown."""
     if given.dtype is not None:
         size = item_size(given.dtype)
         return (size, size) if size else None

@@ -35,17 +35,21 @@ BUCKETS: dict[str, Bucket] = {
 }
 
 # No evidence, dropped without a word: they repeat what other events say, or describe the profiler.
-# A category in neither table is dropped too, and named: it may be the work of an unknown device.
+# torch_npu's queue of tasks stands beside the operators that fill it (enqueue, dequeue). A category
+# in neither table is dropped too, and named: it may be the work of an unknown device.
 IGNORED = frozenset(
     {
         "gpu_user_annotation",
         "cpu_instant_event",
         "cuda_event",
         "xpu_sync",
+        "xpu_scope_profiler",
         "overhead",
         "external_correlation",
         "collective_comm",
         "cuda_profiler_range",
+        "enqueue",
+        "dequeue",
         "Trace",
         "fwdbwd",
         "forward_backward",
@@ -55,6 +59,9 @@ IGNORED = frozenset(
         "async_gpu",
     }
 )
+
+# Work of a device by definition (libkineto: "MTIA ondevice CCP events"), whatever its arguments.
+UNREAD_WORK = frozenset({"mtia_ccp_events"})
 
 
 STEP = "ProfilerStep#"

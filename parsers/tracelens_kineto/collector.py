@@ -28,7 +28,6 @@ from tracelens_kineto.columns import Columns, integer, integers, sizes
 from tracelens_kineto.device_rows import DeviceRows
 from tracelens_kineto.events import (
     CALL_ARGS,
-    KERNEL_ARGS,
     OPERATOR_ARGS,
     CallArgs,
     Event,
@@ -37,15 +36,18 @@ from tracelens_kineto.events import (
 from tracelens_kineto.events import OperatorArgs as Args
 from tracelens_kineto.processes import Neighbours, Process, normal
 from tracelens_kineto.recorded import comm_columns, decode, external, times, with_shapes
+from tracelens_kineto.unknown import UnknownEvents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tracelens.intervals import Ints
     from tracelens_kineto.tolerant import Damage
 
 _PROCESS = attrgetter("pid")
 _DEVICE_BUCKETS = ("kernel", "copy", "memset")
 _WORK = (None, "optimizer", "dataloader", "autograd")
+_HUNDRED_DAYS_NS = 100 * 86_400 * 10**9
 _ENGINE_LOOP_NS = 20_000
 """Backward functions this close together run in one call of the engine: one row for all of them."""
 
@@ -59,9 +61,8 @@ class Collector:
         neighbours: Told of every event, where a device event's process has to be found out.
         callers: Events per process among runtime calls, `hosts` among all host events.
         recorded: Events per bucket.
-        untimed: Operators and ranges without a usable time; `untimed_steps`: steps among them.
-        categories: Categories seen; `unknown` counts events of those nothing is known about, and
-            `unknown_device` how many of them name a device or a stream.
+        untimed: Host events without a usable start or duration, by kind.
+        categories: Categories seen; `unknown` counts the events of those nothing is known about.
     """
 
     only: Process = None
@@ -70,11 +71,9 @@ class Collector:
     callers: Counter[Process] = field(default_factory=Counter)
     hosts: Counter[Process] = field(default_factory=Counter)
     recorded: Counter[str] = field(default_factory=Counter)
+    untimed: Counter[str] = field(default_factory=Counter)
     categories: set[str] = field(default_factory=set)
-    unknown: Counter[str] = field(default_factory=Counter)
-    unknown_device: int = 0
-    untimed: int = 0
-    untimed_steps: int = 0
+    unknown: UnknownEvents = field(default_factory=UnknownEvents)
     communications: Columns = field(default_factory=lambda: Columns(trace.COMMUNICATIONS))
     marks: Columns = field(default_factory=lambda: Columns(trace.MARKS))
     host_calls: Columns = field(default_factory=lambda: Columns(trace.HOST_CALLS))
@@ -92,16 +91,20 @@ class Collector:
         if self.neighbours is not None:
             self.neighbours.see(batch)
         found: defaultdict[str, list[Any]] = defaultdict(list)
+        metadata = []
         for event in batch:
             if event.ph == "X":
                 found[event.cat].append(event)
+            elif event.ph == "M":
+                metadata.append(event)
+        self.unknown.describe(metadata)
         self.categories |= found.keys()
         buckets: defaultdict[str, list[Any]] = defaultdict(list)
         for category, events in found.items():
             if (bucket := BUCKETS.get(category)) is not None:
                 buckets[bucket] += events
             elif category not in IGNORED:
-                self._count_unknown(category, events)
+                self.unknown.add(category, events)
         self.recorded.update({bucket: len(events) for bucket, events in buckets.items()})
         for kind in _DEVICE_BUCKETS:
             if buckets[kind]:
@@ -116,7 +119,7 @@ class Collector:
     def lost_to(self, damage: Damage) -> int:
         """Return how many lost events were, or may have been, the device's work or its steps."""
         on_host = damage.host_skipped if self.on_host else 0
-        return damage.device_skipped + self.untimed_steps + on_host
+        return damage.device_skipped + self.untimed["step"] + on_host
 
     @property
     def process(self) -> int:
@@ -137,11 +140,6 @@ class Collector:
             del counts[None]  # an event that lost its process is of one of the others
         return [process for process, _ in counts.most_common()]
 
-    def _count_unknown(self, category: str, events: list[Any]) -> None:
-        self.unknown[category] += len(events)
-        args = (decode(KERNEL_ARGS, event.args) for event in events)
-        self.unknown_device += sum(a.stream is not None or a.device is not None for a in args)
-
     # host --------------------------------------------------------------------------------------
 
     def _add_host(self, buckets: dict[str, list[Any]]) -> None:
@@ -161,9 +159,22 @@ class Collector:
             if events:
                 add(events)
 
+    def _times(self, events: list[Any], kind: str) -> tuple[Ints, Ints]:
+        """Return starts and ends; a duration that cannot be gives the start as end."""
+        start, end, duration = times(events)
+        usable = (start != NONE) & (duration >= 0) & (duration < _HUNDRED_DAYS_NS)
+        if usable.all():
+            return start, end
+        for row in np.flatnonzero(~usable):
+            if not events[row].name.startswith(STEP):  # those are named as steps
+                self.untimed[kind] += 1
+            elif start[row] == NONE:
+                self.untimed["step"] += 1
+        return start, np.where(usable, end, start)
+
     def _add_calls(self, events: list[Any]) -> None:
         args: list[CallArgs] = [decode(CALL_ARGS, event.args) for event in events]
-        start, end, _ = times(events)
+        start, end = self._times(events, "call")
         known = self._call_kinds
         for name in {event.name for event in events} - known.keys():
             known[name] = call_kind(name)
@@ -175,11 +186,6 @@ class Collector:
             correlation=integers(a.correlation for a in args),
             external_id=integers(external(a) for a in args),
         )
-
-    def _count_untimed(self, events: list[Any], start: Any) -> None:
-        lost = np.flatnonzero(start == NONE)
-        self.untimed += len(lost)
-        self.untimed_steps += sum(events[i].name.startswith(STEP) for i in lost)
 
     def _host_rows(
         self, events: list[Any], kinds: list[str], start: Any, end: Any, **more: Any
@@ -206,8 +212,7 @@ class Collector:
         if "mark" in known.values():
             self._add_marks([event for event in events if known[event.name] == "mark"])
             events = [event for event in events if known[event.name] != "mark"]
-        start, end, _ = times(events)
-        self._count_untimed(events, start)
+        start, end = self._times(events, "operator")
         thread = integers(event.tid for event in events)
         kinds = [known[event.name] for event in events]
         special = [i for i, kind in enumerate(kinds) if kind not in (None, "autograd")]
@@ -297,8 +302,7 @@ class Collector:
         )
 
     def _add_marks(self, events: list[Any]) -> None:
-        start, end, _ = times(events)
-        self._count_untimed(events, start)
+        start, end = self._times(events, "range")
         timed = [i for i in range(len(events)) if start[i] != NONE]
         marks = [i for i in timed if not is_communication_range(events[i].name)]
         ranges = [i for i in timed if is_communication_range(events[i].name)]

@@ -121,6 +121,13 @@ class OperatorArgs(CommArgs, gc=False):
     concrete: list[str] = msgspec.field(name="Concrete Inputs", default_factory=list)
 
 
+class LabelArgs(msgspec.Struct, gc=False):
+    """Arguments of an event of phase M that says what a process is."""
+
+    labels: str | None = None
+    name: str | None = None
+
+
 EVENTS = msgspec.json.Decoder(list[Event])
 LAX_EVENTS = msgspec.json.Decoder(list[Event], strict=False)
 EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
@@ -129,5 +136,6 @@ LINK_EVENTS = msgspec.json.Decoder(list[LinkEvent])
 LAX_LINK_EVENTS = msgspec.json.Decoder(list[LinkEvent], strict=False)
 WHOLE_EVENT = msgspec.json.Decoder(WholeEvent, strict=False)
 KERNEL_ARGS = msgspec.json.Decoder(KernelArgs, strict=False)
+LABEL_ARGS = msgspec.json.Decoder(LabelArgs, strict=False)
 CALL_ARGS = msgspec.json.Decoder(CallArgs, strict=False)
 OPERATOR_ARGS = msgspec.json.Decoder(OperatorArgs, strict=False)

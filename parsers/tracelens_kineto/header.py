@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens import sidecar
 from tracelens.file_names import rank_in_name
-from tracelens.model.facts import ProcessGroup, believed
+from tracelens.model.facts import MOST_RANKS, ProcessGroup, believed
+from tracelens.names import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,8 +55,8 @@ def read(header: bytes, footer: bytes) -> Header:
     devices, amd = _devices(values.get("deviceProperties"))
     shapes = _integer(values.get("record_shapes"))
     return Header(
-        rank=believed(_integer(info.get("rank"))),
-        world_size=believed(_integer(info.get("world_size"))),
+        rank=_rank(info.get("rank")),
+        world_size=_rank(info.get("world_size")),
         backend=_text(info.get("backend")),
         nccl_version=_text(info.get("nccl_version")),
         base_ns=_integer(values.get("baseTimeNanoseconds")) or 0,
@@ -127,6 +128,11 @@ def _integer(value: object) -> int | None:
     return number if 0 <= number < 1 << 62 else None
 
 
+def _rank(value: object) -> int | None:
+    number = _integer(value)
+    return number if number is not None and number <= MOST_RANKS else None
+
+
 def _text(value: object) -> str | None:
     return str(value) if isinstance(value, (str, int, float)) and str(value) else None
 
@@ -170,15 +176,30 @@ def with_sidecar(facts: Header, path: Path) -> Header:
     )
 
 
+def ranks_said(facts: Header, path: Path) -> dict[str, int]:
+    """Return the rank of a file by who says it: inside, beside it, its name; the first counts."""
+    said = {
+        "distributedInfo": facts.rank,
+        "sidecar": sidecar.read(path).rank,
+        "file name": rank_in_name(path),
+    }
+    return {source: rank for source, rank in said.items() if rank is not None}
+
+
 def rank_of(facts: Header, path: Path) -> tuple[int | None, str | None]:
-    """Return a file's rank and where it was found: inside, beside it, in a name, or nowhere."""
-    if facts.rank is not None:
-        return facts.rank, "distributedInfo"
-    beside = sidecar.read(path)
-    if beside.rank is not None:
-        return beside.rank, "sidecar"
-    rank = rank_in_name(path)
-    return rank, None if rank is None else "file name"
+    """Return a file's rank and where it was found."""
+    source, rank = next(iter(ranks_said(facts, path).items()), (None, None))
+    return rank, source
+
+
+def others_said(facts: Header, path: Path) -> str | None:
+    """Say who names another rank than the one that counts; a folder's name may mean anything."""
+    said = ranks_said(facts, path)
+    counts = next(iter(said.values()), None)
+    if rank_in_name(path.relative_to(path.parent)) is None:
+        said.pop("file name", None)
+    others = (f"the {source} says {rank}" for source, rank in said.items() if rank != counts)
+    return " and ".join(others) or None
 
 
 def host_of(facts: Header, path: Path, process: int) -> str | None:
@@ -190,4 +211,4 @@ def host_of(facts: Header, path: Path, process: int) -> str | None:
     match = _FILE_HOST.match(path.name)
     if facts.host is not None or match is None:
         return facts.host
-    return match[1] if int(match[2]) == process else None
+    return printable(match[1]) if int(match[2]) == process else None

@@ -19,6 +19,7 @@ from tracelens.compression import (
     GZIP_MAGIC,
     GZIP_WINDOW,
     NO_ZSTD,
+    PADDING,
     UTF16_MARKS,
     is_zstd,
     new_zstd_frame,
@@ -82,11 +83,12 @@ class Source:
         """Stop where the data inflate to more than the limits in force allow."""
         allowed = limits.current().bytes_for(self.path.stat().st_size)
         for part in plain:
+            left = allowed - self._inflated
             self._inflated += len(part)
-            if self._inflated > allowed:
+            yield part[:left]
+            if len(part) > left:
                 self.cut = limits.exceeded(allowed)
                 return
-            yield part
 
     # gzip --------------------------------------------------------------------------------------
 
@@ -147,15 +149,19 @@ class Source:
 
         `step` inflates a piece of a member and returns what it gave and what it left.
         """
-        member = new()
+        member, padding = new(), 0
         for data in raw:
             rest = data
             while rest:
                 if member.eof:
+                    rest, before = rest.lstrip(PADDING), len(rest)
+                    padding += before - len(rest)
+                    if not rest:
+                        break
                     if not starts(rest):
-                        self.trailing += len(rest) + sum(len(more) for more in raw)
+                        self.trailing += padding + len(rest) + sum(len(more) for more in raw)
                         return
-                    member = new()
+                    member, padding = new(), 0
                 try:
                     plain, rest = step(member, rest)
                 except errors as error:
@@ -163,6 +169,7 @@ class Source:
                     self._damaged = True
                     return
                 yield plain
+        self.trailing += padding
         if not member.eof:
             self.cut = "the compressed data stops in the middle"
 

@@ -42,6 +42,7 @@ class Odd:
     clipped: int
     impossible: int
     shared: Shared | None
+    others: str | None = None
 
 
 def about(odd: Odd) -> Iterator[Notice]:
@@ -50,22 +51,21 @@ def about(odd: Odd) -> Iterator[Notice]:
     yield from _endings(odd, who)
     yield from _damage(odd, who)
     yield from _several(odd, who)
+    if odd.others:
+        yield notice("rank-conflict", **who, others=odd.others)
     yield from _times(odd, who)
     if odd.collector.device.homeless:
         yield notice("device-unknown", **who, count=odd.collector.device.homeless)
-    if odd.collector.unknown:
-        names = [name or "none" for name, _ in odd.collector.unknown.most_common()]
-        shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-        device = odd.collector.unknown_device
-        yield notice(
-            "unknown-categories",
-            **who,
-            count=odd.collector.unknown.total(),
-            names=shown,
-            device=f"{device:,} of them name a device: sums are lower bounds"
-            if device
-            else "none of them names a device",
-        )
+    if devices := odd.collector.unknown.of_devices():
+        names = _names(devices)
+        yield notice("unread-device-events", **who, count=devices.total(), names=names)
+    if others := odd.collector.unknown.others():
+        yield notice("unknown-categories", **who, count=others.total(), names=_names(others))
+
+
+def _names(counts: Counter[str]) -> str:
+    names = [name for name, _ in counts.most_common()]
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
 
 
 def _endings(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
@@ -74,7 +74,7 @@ def _endings(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
     if odd.cut:
         where = odd.source.cut or f"inside the events, after {odd.collector.events:,} of them"
         if scan.too_long:
-            where = f"nothing usable follows its first {odd.collector.events:,} events"
+            where = f"after its first {odd.collector.events:,} events none ends in 32 MiB"
         yield notice("truncated-file", **who, where=where, who=shown)
     elif not scan.whole and not scan.foreign:
         yield notice("metadata-cut", **who)
@@ -88,7 +88,7 @@ def _endings(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
 def _damage(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
     damage = odd.scan.damage
     if damage.count:
-        lost = odd.collector.lost_to(damage) - odd.collector.untimed_steps
+        lost = odd.collector.lost_to(damage) - odd.collector.untimed["step"]
         what = "operators or ranges" if odd.collector.on_host else "device events"
         yield notice(
             "damaged-events",
@@ -126,14 +126,14 @@ def _times(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
     reasons: Counter[str] = Counter()
     for (_, reason), count in odd.collector.device.untimed.items():
         reasons[reason] += count
-    if odd.collector.untimed and (odd.collector.on_host or odd.collector.untimed_steps):
-        shown = odd.collector.untimed if odd.collector.on_host else odd.collector.untimed_steps
-        reasons["without times"] += shown
     if odd.impossible:
         reasons["with an impossible duration"] = odd.impossible
     if reasons:
         text = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         yield notice("untimed-events", **who, count=reasons.total(), reasons=text)
+    if untimed := odd.collector.untimed:
+        kinds = ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in untimed.items())
+        yield notice("untimed-host-events", **who, count=untimed.total(), kinds=kinds)
     if odd.collector.device.short:
         yield notice("short-kernels", **who, count=odd.collector.device.short)
     if odd.clipped:

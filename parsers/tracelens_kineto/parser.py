@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tracelens.gzip_head import HEAD
 from tracelens.model.facts import FileFacts
 from tracelens_kineto import header
 from tracelens_kineto.header import rank_of
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
     from tracelens.model.trace import RankTrace
     from tracelens_kineto.header import Header
 
-_EVENT_KEYS = re.compile(
-    rb'"(?:ph|traceEvents|schemaVersion|deviceProperties|distributedInfo)"\s*:'
-)
+_EVENTS = re.compile(rb'"traceEvents"\s*:|"ph"\s*:\s*"[A-Za-z(),]"')
+_HEADER_KEYS = re.compile(rb'"(?:schemaVersion|deviceProperties|distributedInfo)"\s*:')
 _STEP = re.compile(rb'"ProfilerStep#(\d{1,18})"')
 _KERNEL = re.compile(rb'"cat"\s*:\s*"(?:kernel|Kernel|gpu_mem|Mem)')
 _EVENT_START = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
@@ -42,7 +42,11 @@ class KinetoParser:
             return None
         if b'"nodes"' in text[:4096] and b'"traceEvents"' not in text:
             return None  # a PyTorch execution trace often lies beside
-        return "kineto" if _EVENT_KEYS.search(text) else None
+        if _EVENTS.search(text):
+            return "kineto"
+        # The events of a long header begin behind the head; a whole file without any has none.
+        whole = len(head) < HEAD and text.rstrip().endswith((b"}", b"]"))
+        return "kineto" if _HEADER_KEYS.search(text) and not whole else None
 
     def inspect(self, path: Path) -> FileFacts:
         """Read a file's facts with regular expressions over its bytes; no event is decoded."""
@@ -70,7 +74,7 @@ class KinetoParser:
             steps=tuple(sorted(steps)),
             device_events=kernels,
             complete=source.cut is None and _is_whole(head, tail),
-            note=source.cut,
+            note="; ".join(filter(None, (source.cut, header.others_said(facts, path)))) or None,
         )
 
     def parse(

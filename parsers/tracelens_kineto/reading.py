@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 # the file. Else it hands them back, and filling the next costs a page fault every 4 KiB: a tenth of
 # the reading time (malloc(3), M_MMAP_THRESHOLD: it follows the largest block freed, up to 32 MiB).
 _HEAP = 31 << 20
+_NEVER_ENDS = "32 MiB of it hold neither an event nor the beginning of traceEvents"
+
+
+@cache
+def _keep_freed_memory() -> None:
+    bytes(_HEAP)
 
 
 def read(path: Path, on_bytes: Callable[[int], None] | None = None) -> list[RankTrace]:
@@ -37,7 +44,7 @@ def read(path: Path, on_bytes: Callable[[int], None] | None = None) -> list[Rank
     Raises:
         UnreadableTrace: If it holds no trace events.
     """
-    bytes(_HEAP)
+    _keep_freed_memory()
     source = Source(path, on_bytes)
     found: list[_Read] = []
     try:
@@ -53,16 +60,13 @@ def read(path: Path, on_bytes: Callable[[int], None] | None = None) -> list[Rank
     except OSError as error:
         raise UnreadableTrace(f"{path}: {error.strerror or error}") from error
     if not found:
-        raise UnreadableTrace(f"{path}: {_why_nothing(source)}", slug="unreadable-file")
+        reason = source.cut or (_NEVER_ENDS if scan.too_long else "it holds no traceEvents")
+        raise UnreadableTrace(f"{path}: {reason}", slug="unreadable-file")
     cut = source.cut is not None or any(one.cut for one in found)
     if cut and not any(one.collector.events for one in found):
-        reason = source.cut or "it ends before its first event"
+        reason = source.cut or (_NEVER_ENDS if scan.too_long else "it ends before its first event")
         raise UnreadableTrace(f"{path}: {reason}", slug="unreadable-file")
     return ranks
-
-
-def _why_nothing(source: Source) -> str:
-    return source.cut or "it holds no traceEvents"
 
 
 @dataclass
@@ -158,10 +162,12 @@ class _Read:
     ) -> RankTrace:
         facts = header.with_sidecar(header.read(self.scan.header, self.scan.footer), self.path)
         collector, moved = part.collector, part.moved
-        host_calls = _without_untimed(part.calls, collector)
         operators, marks = collector.operators.table(), collector.marks.table()
         endless = durations.endless(part.events, _last(part.calls, operators, marks))
         impossible = part.events["device"].to_numpy()[endless]
+        timeless = part.events["correlation"].to_numpy()[endless].tolist()
+        untimed = [*collector.device.untimed_correlations, *timeless]
+        host_calls = _without_untimed(part.calls, untimed)
         table, clipped = durations.clip(part.events)
         keep = ~endless & (table["device"].to_numpy() != NONE)
         keep = keep if mine is None else keep & mine
@@ -185,6 +191,7 @@ class _Read:
             events=collector.events,
             truncated=self.cut,
             damaged_device_events=self._lost(collector, shared),
+            unknown_device_events=collector.unknown.of_devices().total(),
             shapes_recorded=facts.shapes_recorded,
             settings=facts.settings,
             recorded=dict(collector.recorded),
@@ -203,6 +210,7 @@ class _Read:
                         clipped=clipped,
                         impossible=len(impossible),
                         shared=shared,
+                        others=None if shared else header.others_said(facts, self.path),
                     )
                 )
             ),
@@ -218,7 +226,11 @@ class _Read:
 
     def _lost(self, collector: Collector, shared: notes.Shared | None) -> int:
         """Count the device events that are, or may be, lost or given to the wrong process."""
-        lost = collector.lost_to(self.scan.damage) + self.scan.foreign + collector.unknown_device
+        lost = (
+            collector.lost_to(self.scan.damage)
+            + self.scan.foreign
+            + collector.unknown.of_devices().total()
+        )
         return lost + collector.device.homeless + (shared.guessed if shared else 0)
 
 
@@ -257,14 +269,12 @@ def _untimed(collector: Collector, impossible: NDArray[np.int64]) -> dict[tuple[
         counts[collector.process, device] += count
     for device in impossible.tolist():
         counts[collector.process, device] += 1
-    if collector.on_host and collector.untimed:
-        counts[collector.process, 0] += collector.untimed
     return dict(counts)
 
 
-def _without_untimed(calls: pd.DataFrame, collector: Collector) -> pd.DataFrame:
+def _without_untimed(calls: pd.DataFrame, correlations: list[int]) -> pd.DataFrame:
     """Keep launches of untimed events from counting as lost: their record is there."""
-    untimed = np.isin(calls["correlation"].to_numpy(), collector.device.untimed_correlations)
+    untimed = np.isin(calls["correlation"].to_numpy(), correlations)
     if not untimed.any():
         return calls
     kinds = calls["kind"].cat.add_categories(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tracelens.model.facts import LARGEST_WORLD
+from tracelens.model.facts import MOST_RANKS
 from tracelens.model.trace import NONE
 from tracelens_kineto import shapes
 from tracelens_kineto.columns import integer, integers, sizes
@@ -74,7 +74,7 @@ def comm_columns(args: list[Any]) -> dict[str, Any]:
         "group_name": ["" if a.group_name is None else str(a.group_name) for a in args],
         "group_description": [a.group_description or "" for a in args],
         "group_ranks": ["" if a.group_ranks is None else str(a.group_ranks) for a in args],
-        "group_size": sizes((a.group_size for a in args), LARGEST_WORLD),
+        "group_size": sizes((a.group_size for a in args), MOST_RANKS),
         "dtype": [a.dtype or "" for a in args],
         "in_elems": sizes(_first(a.in_elems, a.old_in_elems) for a in args),
         "out_elems": sizes(_first(a.out_elems, a.old_out_elems) for a in args),

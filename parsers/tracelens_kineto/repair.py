@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import re
+from decimal import Decimal
 
 from tracelens_kineto.categories import BUCKETS, STEP
 from tracelens_kineto.events import is_phase
@@ -87,21 +89,30 @@ def _normalise(event: dict[str, object]) -> dict[str, object]:
         if key in fixed and not isinstance(fixed[key], str):
             fixed[key] = json.dumps(fixed[key])
     for key in ("ts", "dur"):
-        if key in fixed and not _is_number(fixed[key]):
-            del fixed[key]
+        if key in fixed and (number := _number(fixed.pop(key))) is not None:
+            fixed[key] = number
     for key in ("pid", "tid", "id"):
-        if isinstance(fixed.get(key), bool) or not isinstance(fixed.get(key), (int, str)):
+        value = fixed.get(key)
+        if not isinstance(value, str) and not _fits(value):
             fixed.pop(key, None)
     return fixed
 
 
-def _is_number(value: object) -> bool:
+def _number(value: object) -> str | None:
+    """Return a number, or a text that says one, as the typed decoder reads it."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        return False
+        return None
+    text = str(value)
     try:
-        return abs(float(value)) < float("inf")
-    except (ValueError, OverflowError):
-        return False
+        number = Decimal(text.strip())
+        return None if "_" in text or math.isinf(float(number)) else str(number)
+    except (ArithmeticError, ValueError):
+        return None
+
+
+def _fits(value: object) -> bool:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole and -(1 << 63) <= value < 1 << 64  # type: ignore[operator]
 
 
 def _from_fields(span: str) -> dict[str, object] | None:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
 _DECIMALS = re.compile(rb'"(?:ts|dur)"\s*:\s*"?-?\d+\.\d')
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
-_HEADER_LIMIT = 1 << 26  # metadata before the events: 64 MiB is beyond anything seen
-_EVENT_LIMIT = 1 << 26  # ... and so is one event of that length
+_HEADER_LIMIT = 1 << 25  # metadata before or after the events: 32 MiB is beyond anything seen
+_EVENT_LIMIT = 1 << 25  # ... and so is one event of that length
 _CUT_TRIES = 200
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -56,7 +56,7 @@ class Scan:
         header: The text before the events, `footer` the text after them.
         found: There is an array of events; `closed`: and its end; `whole`: and the root's.
         decimals: Times have decimals, so the file can say nanoseconds.
-        too_long: Reading stopped at an event longer than any event is.
+        too_long: Reading stopped: for longer than any event or metadata is, none of it ended.
         foreign: Places where another writer's text begins inside this trace.
         rest: What follows the trace's end, if that is another trace.
         trailing: Bytes behind the trace that are none.
@@ -79,6 +79,7 @@ class Scan:
     unread: int = 0  # bytes at the end of the last batch that are no whole event yet
     damage: tolerant.Damage = field(default_factory=tolerant.Damage)
     _opened: bytes = b""  # what stands before the first event, up to the array's bracket
+    _patience: int = 0  # no event ended in half as much: looking at each block costs the square
 
     def batches(self) -> Iterator[Any]:
         """Yield the events in batches, in file order."""
@@ -87,8 +88,10 @@ class Scan:
             return
         for block in chain([b""], self.blocks):
             buffer = yield from self._take(buffer + block)
-            if self.rest is not None or self.too_long:
+            if self.rest is not None or (self.too_long and self.closed):
                 return
+            if self.too_long:
+                break
         if not self.closed:
             yield from self._decode(buffer)
             buffer = self.footer
@@ -103,6 +106,7 @@ class Scan:
             if start is None:
                 searched = root.last_key(buffer, searched)
                 if len(buffer) > _HEADER_LIMIT:
+                    self.too_long = True
                     return b""
                 continue
             self.found = True
@@ -120,17 +124,18 @@ class Scan:
         if buffer.isspace():
             self.offset += len(buffer)
             return b""
-        cut = _last_boundary(buffer)
-        if cut is None:
-            if len(buffer) > _EVENT_LIMIT:
-                self.too_long = True
+        if len(buffer) < min(self._patience, _EVENT_LIMIT):
             return buffer
-        yield from self._decode(buffer, cut[0])
-        if self.closed:
-            footer, self.footer = self.footer, b""
-            return (yield from self._after(footer + buffer[cut[0] :]))
-        start = cut[0] - self.unread if self.unread else cut[1]
+        start, cut = 0, _last_boundary(buffer)
+        if cut is not None:
+            yield from self._decode(buffer, cut[0])
+            if self.closed:
+                footer, self.footer = self.footer, b""
+                return (yield from self._after(footer + buffer[cut[0] :]))
+            start = cut[0] - self.unread if self.unread else cut[1]
         self.offset += start
+        self._patience = 0 if start else 2 * len(buffer)
+        self.too_long = len(buffer) - start > _EVENT_LIMIT
         return buffer[start:]
 
     def _after(self, text: bytes, *, last: bool = False) -> Batches:

@@ -24,6 +24,7 @@ _EVENT_START = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|s
 _INNER_START = re.compile(r',\s*(\{\s*"ph"\s*:\s*")')  # writers put the phase first
 _ARRAY_END = re.compile(r"\}\s*(?=\]\s*(?:[,}]|\Z))")
 _FOREIGN_ARRAY = re.compile(r'"traceEvents"\s*:\s*\[')
+_BLANKS = re.compile(r"[ \t\r\n,]*")
 _LONGEST_EVENT = 1 << 18  # a longer one is no event but what is left of many
 _TRIES = 64  # so many beginnings of events inside damage are looked at
 _BRACES = re.compile(r"[{}]")
@@ -234,9 +235,9 @@ def _is_sound(raw: bytes) -> bool:
 
 
 def _skip_blanks(text: str, position: int) -> int:
-    while position < len(text) and text[position] in " \t\r\n,":
-        position += 1
-    return position
+    match = _BLANKS.match(text, position)
+    assert match is not None  # it matches nothing, too
+    return match.end()
 
 
 def _decode(text: str, position: int) -> tuple[object, int | None]:

@@ -86,6 +86,7 @@ def write(ranges: Ranges, payloads: Payloads, carried: Carried, device: DeviceRo
         "buffer_bytes": np.concatenate((np.where(by_part, NONE, amount), none)),
         "part_bytes": np.concatenate((np.where(by_part, amount, NONE), none)),
         "root": np.concatenate((np.where(peer == NONE, root, peer), none)),
+        "dtype": [*(payloads.dtypes.get(row, "") for row in call.tolist()), *[""] * more],
     }
     distinct = np.unique(call)
     sized = int((payloads.fields["size"][distinct] != NONE).sum())
@@ -117,6 +118,9 @@ def _groups(payloads: Payloads) -> tuple[ProcessGroup, ...]:
         size, place = facts[NONE]
         name = f"{ONLY} of {size}"
         return (ProcessGroup(name, None, size, None, "nccl", name, believed(place)),)
+    placed = np.flatnonzero((fields["rank"] != NONE) & (fields["communicator"] != NONE))
+    for row in placed.tolist():  # advanced tracing says it with every call
+        facts.setdefault(int(fields["communicator"][row]), (NONE, int(fields["rank"][row])))
     used = fields["communicator"][fields["communicator"] != NONE]
     found = []
     for one in sorted({*facts, *np.unique(used).tolist()} - {NONE}):

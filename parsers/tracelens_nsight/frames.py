@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import union_categoricals
 
 from tracelens.host_names import is_communication_range
-from tracelens.model.trace import DEVICE_EVENTS, HOST_CALLS, MARKS, NONE, frame
+from tracelens.model.trace import DEVICE_EVENTS, HOST_CALLS, MARKS, NAME, NONE, frame
 from tracelens_nsight.device import KINDS
 
 if TYPE_CHECKING:
@@ -102,3 +103,15 @@ def categories(codes: Ints, names: Sequence[str]) -> pd.Categorical:
     renumbered = np.zeros(max(len(names), 1), np.int64)
     renumbered[used] = [place[names[code]] for code in used]
     return pd.Categorical.from_codes(renumbered[codes], pd.Index(distinct, dtype=object))
+
+
+def joined(columns: dict[str, str], parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Put tables of one schema one after the other."""
+    whole = [part for part in parts if len(part)]
+    if len(whole) < 2:
+        return whole[0] if whole else frame(columns)
+    data: dict[str, object] = {}
+    for name, kind in columns.items():
+        values = [part[name].array for part in whole]
+        data[name] = union_categoricals(values) if kind == NAME else np.concatenate(values)
+    return frame(columns, data)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tracelens_nsight.tables import Tables
 
-_SAMPLES = "NET_NIC_METRIC"
+SAMPLES = "NET_NIC_METRIC"
 _NAMES = "TARGET_INFO_NETWORK_METRICS"
 _KEY = ("metricsListId", "metricsIdx")
 _UNNAMED = ("", "")
@@ -25,9 +25,9 @@ _UNNAMED = ("", "")
 
 def counters(tables: Tables) -> pd.DataFrame:
     """Return the samples of bytes of all network cards; rates are turned into counts."""
-    if _SAMPLES not in tables.columns:
+    if SAMPLES not in tables.columns:
         return frame(COUNTERS)
-    rows = tables.read(_SAMPLES, ["start", "end", "value", *_KEY]).integers
+    rows = tables.read(SAMPLES, ["start", "end", "value", *_KEY]).integers
     named = _named(tables)
     keys, metric = np.unique(
         np.column_stack([rows[name] for name in _KEY]), axis=0, return_inverse=True
@@ -44,6 +44,7 @@ def counters(tables: Tables) -> pd.DataFrame:
         {
             "name": categories(metric[kept], [name for name, _ in facts]),
             "unit": categories(np.zeros(int(kept.sum()), np.int64), ["B"]),
+            "device": np.full(int(kept.sum()), NONE),
             "start": start[kept],
             "end": end[kept],
             "value": counted[kept],

@@ -44,12 +44,18 @@ class NsightParser:
         return SQLITE if head.startswith(_MAGIC) and _is_ours(path) else None
 
     def superseded_by(self, path: Path) -> Path | None:
-        """Return the SQLite export that says the same as a report or a folder, if it is there."""
-        if path.suffix == ".sqlite":
-            return None
+        """Return the export that says the same as a report or another export, if it is there.
+
+        `nsys recipe` leaves folders with single tables beside a report: those do not stand for it.
+        """
         stem = path.stem.removesuffix("_pqtdir").removesuffix("_arwdir")
-        beside = path.with_name(f"{stem}.sqlite")
-        return beside if beside.is_file() else None
+        for ending in (".sqlite", "_pqtdir", "_arwdir"):
+            beside = path.with_name(stem + ending)
+            if beside == path:
+                return None
+            if beside.is_file() or _has_kernels(beside):
+                return beside
+        return None
 
     def inspect(self, path: Path) -> FileFacts:
         """Say what an export holds without reading its events."""
@@ -89,6 +95,12 @@ def _folder(path: Path) -> str | None:
         if any((path / f"{name}{suffix}").is_file() for name in (*_OURS, "StringIds")):
             return form
     return None
+
+
+def _has_kernels(folder: Path) -> bool:
+    """Tell whether a folder holds the table a recording is read for."""
+    names = (f"CUPTI_ACTIVITY_KIND_KERNEL{suffix}" for suffix in _FOLDERS)
+    return any((folder / name).is_file() for name in names)
 
 
 def _is_ours(path: Path) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,10 +37,14 @@ FIELDS = ("communicator", "size", "peer", "root", "ranks", "rank")
 
 @dataclass(slots=True)
 class Payloads:
-    """The fields of each range, `NONE` where its payload says nothing; `known` if it has any."""
+    """The fields of each range, `NONE` where its payload says nothing; `known` if it has any.
+
+    `dtypes` are the types of elements that advanced tracing states, by row.
+    """
 
     fields: dict[str, Ints]
     known: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    dtypes: dict[int, str] = field(default_factory=dict)
 
 
 def field_of(name: str) -> str | None:
@@ -66,11 +70,27 @@ def decode(tables: Tables, ranges: Ranges, process: int) -> Payloads:
     count = len(ranges)
     fields = {name: np.full(count, NONE) for name in FIELDS}
     rows = np.flatnonzero(ranges.is_nccl)
-    _from_texts(ranges, rows, fields)
+    _from_texts(ranges, rows[~np.isin(rows, list(ranges.advanced))], fields)
     _from_blobs(ranges, rows, _layouts(tables), fields)
     _from_tables(tables, ranges, rows, process, fields)
+    # Where no kernel carries a call of advanced tracing, its row may be of another kind.
     known = np.logical_or.reduce([values != NONE for values in fields.values()])
-    return Payloads(fields, known)
+    _from_advanced(ranges, fields)
+    return Payloads(fields, known, {r: c.dtype for r, c in ranges.advanced.items() if c.dtype})
+
+
+def _from_advanced(ranges: Ranges, fields: dict[str, Ints]) -> None:
+    for row, call in ranges.advanced.items():
+        said = {
+            "communicator": call.communicator,
+            "size": call.size,
+            "peer": call.peer,
+            "root": call.root,
+            "ranks": call.ranks,
+            "rank": call.place,
+        }
+        for name, value in said.items():
+            fields[name][row] = NONE if value is None else value
 
 
 # schemas -----------------------------------------------------------------------------------------

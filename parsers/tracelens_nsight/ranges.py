@@ -7,12 +7,13 @@ while reading. Its texts end in `, seq = N, op_id = M`: the part before is the n
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracelens.model.trace import NONE
+from tracelens_nsight import advanced
 from tracelens_nsight.tables import OneOf, Unlike
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Ranges:
         blob: NCCL's binary payload, empty if there is none.
         json: The payload as JSON text, empty if there is none.
         event: Row id that dynamic payload tables refer to.
+        advanced: What NCCL's advanced tracing says about some rows.
+        unread: Calls of that tracing whose details are missing or not understood.
     """
 
     start: Ints
@@ -57,6 +60,8 @@ class Ranges:
     event: Ints
     blob: list[bytes]
     json: list[str]
+    advanced: dict[int, advanced.Call] = field(default_factory=dict)
+    unread: int = 0
 
     def __len__(self) -> int:
         return len(self.start)
@@ -74,7 +79,10 @@ def read(export: Export, process: int) -> Ranges:
         [OneOf("eventType", _TYPES), Unlike("text", _OPERATORS, _IN_GRAPH)],
     )
     name, names = _names(rows, export.strings)
-    return _ordered(rows, name, names, export.strings, process)
+    found = _ordered(rows, name, names, export.strings, process)
+    if not advanced.CALLS.keys().isdisjoint(names):
+        return _with_advanced(found, _nccl_domains(rows, name, names, "nccl"))
+    return found
 
 
 def _names(rows: Rows, strings: Strings) -> tuple[Ints, list[str]]:
@@ -93,9 +101,11 @@ def _names(rows: Rows, strings: Strings) -> tuple[Ints, list[str]]:
     return np.where(empty[code], of_id[by_id], of_own[code]), names
 
 
-def _nccl_domains(rows: Rows, name: Ints, names: list[str]) -> Ints:
+def _nccl_domains(rows: Rows, name: Ints, names: list[str], part: str | None = None) -> Ints:
+    """Return the ids of NCCL's domain, or of all whose name has a part."""
     made = rows.integers["eventType"] == DOMAIN
-    called = np.array([text == "NCCL" for text in names])[name]
+    told = [text == "NCCL" if part is None else part in text.lower() for text in names]
+    called = np.array(told)[name]
     return np.asarray(rows.integers["domainId"][made & called], np.int64)
 
 
@@ -119,7 +129,8 @@ def _ordered(
     called = np.array([bool(_NCCL_CALL.match(text)) for text in names] or [False])
     by_name = called[name]
     is_nccl = np.isin(ints["domainId"], _nccl_domains(rows, name, names)) | by_name
-    json = _json(rows, strings, kept, is_nccl)
+    plain = np.array([text in advanced.CALLS for text in names] or [False])[name]
+    json = _json(rows, strings, kept, is_nccl | plain)
     blobs = rows.blobs["binaryData"]
     return Ranges(
         start=start[kept],
@@ -144,3 +155,50 @@ def _json(rows: Rows, strings: Strings, kept: Ints, is_nccl: NDArray[np.bool_]) 
     return [
         (own.names[own.codes[row]] or shared[int(ids[row])]) if is_nccl[row] else "" for row in kept
     ]
+
+
+def _with_advanced(ranges: Ranges, domains: Ints) -> Ranges:
+    """Take calls of NCCL's advanced tracing for NCCL's own; rows that repeat one are left out.
+
+    Args:
+        ranges: The ranges of a process.
+        domains: Ids of domains that may be NCCL's: what has its names there is its own, too.
+    """
+    called = np.array([text in advanced.CALLS for text in ranges.names])[ranges.name]
+    around = np.array([text in advanced.AROUND for text in ranges.names])[ranges.name]
+    said: dict[int, advanced.Call] = {}
+    seen: set[tuple[object, ...]] = set()
+    kept = np.ones(len(ranges), bool)
+    for row in np.flatnonzero(called).tolist():
+        call = advanced.read(ranges.names[ranges.name[row]], ranges.json[row])
+        if call is None:
+            continue
+        said[row] = call
+        kept[row] = not call.on_device and seen.isdisjoint(call.identities)
+        if kept[row]:
+            seen.update(call.identities)
+    theirs = called & np.isin(ranges.domain, domains)
+    theirs[list(said)] = True
+    beside = around & np.isin(ranges.domain, [*domains, *ranges.domain[list(said)]])
+    names = list(dict.fromkeys([*ranges.names, *advanced.CALLS.values()]))
+    codes = {text: number for number, text in enumerate(names)}
+    plain = np.arange(len(ranges.names))
+    full = np.array([codes[advanced.CALLS.get(text, text)] for text in ranges.names])
+    rows = np.flatnonzero(kept)
+    place = {row: number for number, row in enumerate(rows.tolist())}
+    calls = {place[row]: call for row, call in said.items() if kept[row]}
+    return replace(
+        ranges,
+        start=ranges.start[rows],
+        end=ranges.end[rows],
+        thread=ranges.thread[rows],
+        name=np.where(theirs, full[ranges.name], plain[ranges.name])[rows],
+        names=names,
+        is_nccl=(ranges.is_nccl | theirs | beside)[rows],
+        domain=ranges.domain[rows],
+        event=ranges.event[rows],
+        blob=[ranges.blob[row] for row in rows],
+        json=[ranges.json[row] for row in rows],
+        advanced=calls,
+        unread=int(theirs[rows].sum()) - sum(call.size is not None for call in calls.values()),
+    )

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens.errors import UnreadableTrace
-from tracelens.model.trace import COUNTERS, NONE, RankInfo, RankTrace, frame
+from tracelens.model.trace import COUNTERS, NONE, RankInfo, RankTrace
 from tracelens.notices import notice
 from tracelens_nsight import (
     batches,
     calls,
     communications,
     device,
+    diagnostics,
     facts,
     frames,
+    links,
     network,
     payloads,
     ranges,
@@ -26,6 +28,8 @@ from tracelens_nsight.identifiers import pid_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    import pandas as pd
 
     from tracelens.model.result import Notice
     from tracelens_nsight.calls import Calls
@@ -105,12 +109,12 @@ def _trace(
     talk = communications.write(said, decoded, carried, rows)
     _mark_untimed(made, rows)
     trace = RankTrace(
-        info=_info(export, path, form, found, process, local_rank, rows, talk),
+        info=_info(export, path, form, found, process, local_rank, rows, talk, said.unread),
         device_events=frames.device_events(rows, made, launch, pid_of(process)),
         communications=talk.table,
         marks=frames.marks(said),
         host_calls=frames.host_calls(made, said),
-        counters=frame(COUNTERS) if local_rank else network.counters(export.tables),
+        counters=_counters(export.tables, process, local_rank, rows),
     )
     events = len(rows) + len(made) + len(said)
     recorded = {
@@ -118,9 +122,26 @@ def _trace(
         "call": len(made),
         "mark": len(trace.marks),
         "nccl": talk.calls,
+        "link": int(links.are_there(export.tables)),
+        "network": int(export.tables.holds(network.SAMPLES)),
         **{kind: 1 for table, kind in _UNREAD.items() if export.tables.holds(table)},
     }
     return _shifted(trace.with_info(events=events, recorded=recorded), found.clock.shift)
+
+
+def _counters(
+    tables: Tables, process: int, local_rank: int | None, rows: DeviceRows
+) -> pd.DataFrame:
+    """Return what hardware counted: the process's devices, and in one process the machine."""
+    own = [] if local_rank else [network.counters(tables)]
+    return frames.joined(COUNTERS, [*own, links.counters(tables, _ordinals(tables, process, rows))])
+
+
+def _ordinals(tables: Tables, process: int, rows: DeviceRows) -> dict[int, int]:
+    """Return the CUDA ordinal of each GPU that a process works on."""
+    used = set(np.unique(rows.device).tolist())
+    found = facts.devices_of(tables, process).items()
+    return {gpu: ordinal for ordinal, (gpu, _) in found if ordinal in used}
 
 
 def _info(
@@ -132,6 +153,7 @@ def _info(
     local_rank: int | None,
     rows: DeviceRows,
     talk: Said,
+    unread: int,
 ) -> RankInfo:
     pid = pid_of(process)
     mark = facts.mark_of(export, process)
@@ -154,15 +176,33 @@ def _info(
         process_groups=(*mark.groups, *talk.groups),
         nccl_version=payloads.nccl_version(export.tables),
         dtype=mark.dtype,
+        reported_losses=diagnostics.losses(export.tables, process),
         simulated=found.simulated,
         untimed={(pid, ordinal): count for ordinal, count in rows.untimed.items()},
-        notices=tuple(_notices(path.name, rank.rank, rows, talk, described=described)),
+        notices=tuple(
+            _notices(
+                path.name,
+                rank.rank,
+                rows,
+                talk,
+                described=described,
+                unassigned=not gpus and links.are_there(export.tables),
+                unread=unread,
+            )
+        ),
         hints=_HINTS,
     )
 
 
 def _notices(
-    name: str, rank: int | None, rows: DeviceRows, talk: Said, *, described: bool
+    name: str,
+    rank: int | None,
+    rows: DeviceRows,
+    talk: Said,
+    *,
+    described: bool,
+    unassigned: bool,
+    unread: int,
 ) -> Iterator[Notice]:
     if talk.calls and not talk.sized and described:
         yield notice("payloads-not-exported", file=name, rank=rank, count=talk.calls)
@@ -171,6 +211,10 @@ def _notices(
         busy = f"{int((rows.end - rows.start)[opaque].sum()) / 1e6:,.3f}"
         count = int(opaque.sum())
         yield notice("opaque-graphs", file=name, rank=rank, count=count, busy=busy)
+    if unread:
+        yield notice("nccl-trace-unread", file=name, rank=rank, count=unread)
+    if unassigned:
+        yield notice("link-samples-unassigned", file=name, rank=rank)
     if rows.untimed:
         count = sum(rows.untimed.values())
         text = f"{count} without times"

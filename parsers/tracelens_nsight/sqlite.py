@@ -54,7 +54,9 @@ class SqliteTables:
         self._connection = self._sound(lambda: sqlite3.connect(uri, uri=True))
         self._connection.text_factory = _decoded
         self._arrow = _arrow_driver(uri)
-        listed = self._fetch("SELECT name FROM sqlite_master WHERE type = 'table'")
+        # Tables with pages alone: a virtual one would run code to make up its rows.
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
+        listed = self._fetch(query)
         self._names = resolve(str(name) for (name,) in listed)
         self.columns = {plain: self._columns_of(name) for plain, name in self._names.items()}
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tracelens.reporting.content import Section
 
 
+_MOST_ROWS = 5_000  # more make a page nobody can open
+
+
 class HtmlReport:
     """Write the page of docs/report.md: verdict, findings, one section a question."""
 
@@ -65,6 +68,7 @@ def _environment() -> jinja2.Environment:
         finalize=_finalize,
     )
     environment.globals["asset"] = _asset
+    environment.globals["most_rows"] = _MOST_ROWS
     environment.globals["symbols"] = words.SYMBOLS
     environment.globals["glyphs"] = layout.GLYPHS
     environment.globals["judgements"] = {**words.HEADLINES, "ok": "fine"}

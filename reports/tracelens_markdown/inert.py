@@ -15,7 +15,10 @@ _BREAK = "\u200b"
 
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "$": "&#36;"})
 _MARKUP = re.compile(r"([\\`*_{}\[\]~])")
-_REFERENCES = re.compile(r"[@#]|:(?=//)|(?<=\bwww)\.|(?<=\bgh)-(?=\d)|:(?=[\w+-]+:)", re.IGNORECASE)
+# An underscore in the name of an emoji has its backslash by then, and is shown without.
+_REFERENCES = re.compile(
+    r"[@#]|:(?=//)|(?<=\bwww)\.|(?<=\bgh)-(?=\d)|:(?=(?:[\w+-]|\\_)+:)", re.IGNORECASE
+)
 # What would make a line a list, a rule or a heading's underline.
 _BLOCK_START = re.compile(r"^(?=[-+](?:\s|$)|\d+[.)](?:\s|$)|[-=]+\s*$)")
 
@@ -24,8 +27,13 @@ def text(value: str) -> str:
     """Write a sentence that no part of is read as markup."""
     shown = words.visible(value).strip()
     shown = _MARKUP.sub(r"\\\1", shown).translate(_ENTITIES)
-    shown = _REFERENCES.sub(lambda found: found.group() + _BREAK, shown)
+    shown = _REFERENCES.sub(_parted, shown)
     return _BLOCK_START.sub(_BREAK, shown)
+
+
+def _parted(found: re.Match[str]) -> str:
+    # Some renderers take a break behind the sign for a part of an address, GitHub does not.
+    return f"{_BREAK if found[0] == '@' else ''}{found[0]}{_BREAK}"
 
 
 def code(value: str, *, most: int = 200) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,7 +15,11 @@ from strategies import SPAN, DeviceEvent, Spans, device_events, mask, windows
 from tracelens.attribution import Timeline, combine, exposed_per_event, partition, unions
 from tracelens.communication import COMMUNICATION, COMPUTE, COPY
 from tracelens.model.result import Partition
+from tracelens.model.trace import NONE
 from tracelens.operations import CODE, OPERATIONS, RECV, SEND, SEND_RECV
+
+if TYPE_CHECKING:
+    from tracelens.intervals import Ints
 
 
 def timeline_of(events: list[DeviceEvent]) -> Timeline:
@@ -145,10 +150,30 @@ def test_means_close_too(
     assert mean is not None
     assert_closed(mean)
     for field in dataclasses.fields(Partition):
-        if field.name.endswith("_op_ns"):
+        if field.name.endswith("_op_ns") or field.name == "copied_bytes":
             continue
         exact = sum(getattr(part, field.name) for part in parts) / divisor
         assert abs(getattr(mean, field.name) - exact) <= 2  # four rounded parts
+
+
+def test_bytes_of_copies_are_unknown_if_one_is() -> None:
+    which = np.array([COPY, COPY, COMPUTE], np.int8)
+    none, some = np.full(3, -1, np.int8), np.array([100, 20, NONE])
+    start, end = np.array([0, 5, 20]), np.array([2, 9, 30])
+
+    def cut_with(copied: Ints | None, low: int, high: int) -> Partition:
+        line = Timeline(start, end, which, none, which == COMPUTE, copied)
+        return partition(line, unions(line), low, high)
+
+    whole, last = cut_with(some, 0, 30), cut_with(some, 4, 30)
+    assert (whole.copied_bytes, last.copied_bytes) == (120, 20)
+    assert cut_with(some, 10, 30).copied_bytes == 0
+    assert cut_with(np.array([100, NONE, NONE]), 0, 30).copied_bytes is None
+    assert cut_with(None, 0, 30).copied_bytes is None
+    for parts, mean in (([whole, last], 70), ([whole, cut_with(None, 0, 30)], None)):
+        combined = combine(parts, 2)
+        assert combined is not None
+        assert combined.copied_bytes == mean
 
 
 def test_nothing_to_combine() -> None:

@@ -83,6 +83,17 @@ COMMUNICATION_KERNELS = {
     "void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*)": "unknown",
     "void deep_ep::barrier_impl<8>(int**)": "unknown",
     "hccl::allreduce_kernel": "all_reduce",
+    "oneccl_allreduce_large_main<ccl_kernel_barrier_data, 8>": "all_reduce",
+    "_ZTS27oneccl_reduce_scatter_smallIfLi8EE": "reduce_scatter",
+    "_ZTSZZN3ccl2v139allreduce_sycl_rabenseifner_nonblockingIsEEN4sycl": "all_reduce",
+    "typeinfo name for ccl::v1::reduce_scatter_ring_nonblocking_impl<short>(": "reduce_scatter",
+    "oneccl_copy_data_internal<float>": "unknown",
+    "HcclAllReduce": "all_reduce",
+    "HcclAlltoAllV": "all_to_all",
+    "HcclBatchSendRecv": "send_recv",
+    "hcom_allReduce__363_0_1": "all_reduce",
+    "hcom_reduceScatter__363_0_1": "reduce_scatter",
+    "hcom_receive__363_2_1": "recv",
     "ucc_reduce_scatter_kernel": "reduce_scatter",
 }
 

@@ -221,6 +221,27 @@ class TestSteps:
         assert device.total.launches_without_record == 1
         assert trace.reduce().lost == 1
 
+    def test_without_a_timeline_there_are_no_steps(self) -> None:
+        """Of a process whose device events are lost, marks and records can be all that is left."""
+        trace = Trace().step(1, 0, 1000).step(2, 1000, 1000).record("allreduce", 1200)
+        reduction = trace.reduce()
+        assert reduction.devices == []
+        assert reduction.operations["step"].tolist() == [-1]
+        assert reduction.step_count == 0
+
+    @pytest.mark.parametrize(("lost", "whole"), [(0, [False, False]), (1, [True, False])])
+    def test_without_the_next_steps_first_record_a_steps_end_is_unknown(
+        self, lost: int, whole: list[bool]
+    ) -> None:
+        trace = Trace().step(1, 0, 1000).step(2, 1000, 1000).kernel("a", 100, 50)
+        for at, start in enumerate((1100, 1300)):
+            if at == lost:
+                trace.call("cudaLaunchKernel", start - 20, 5, correlation=7)
+            else:
+                trace.kernel("b", start, 50)
+        steps = trace.reduce().devices[0].steps
+        assert [step.complete for step in steps] == whole
+
     @pytest.mark.parametrize(
         "name",
         ["cudaMemsetAsync", "cudaStreamSynchronize", "cudaMalloc", "cudaLaunchHostFunc",

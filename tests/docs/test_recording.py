@@ -119,7 +119,7 @@ def test_the_mark_brings_ranks_world_and_groups(
     for number in (10, 11, 12):
         with run.step(number):
             run.compute().collective("all_reduce")
-    options = writer.Options(setup=False, mark=False)
+    options = writer.Options(setup=False, mark=False, links=True)
     (path,) = writer.write(run.recording(), tmp_path, per_node=True, options=options)
     before = {lack.check for lack in examine(tmp_path)[1]}
     assert before == {"no-rank", "no-members", "no-world-size"}

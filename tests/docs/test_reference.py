@@ -188,6 +188,9 @@ def test_links_are_those_documented() -> None:
 # theory ------------------------------------------------------------------------------------------
 
 
+_PREDICTIONS = ("Scheme", "Term", "tuple[Term, ...]")
+
+
 def schemes() -> set[str]:
     """Return the functions that build a prediction, as module.name."""
     return {
@@ -195,8 +198,8 @@ def schemes() -> set[str]:
         for path in (ROOT / "tracelens" / "theory").glob("*.py")
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.FunctionDef)
-        and isinstance(node.returns, ast.Name)
-        and node.returns.id == "Scheme"
+        and not node.name.startswith("_")
+        and ast.unparse(node.returns or ast.Constant(None)) in _PREDICTIONS
     }
 
 

@@ -56,6 +56,7 @@ def recording(
 def export(folder: Path, of: Recording, *statements: str, **options: Any) -> Path:
     """Write one export a rank, then change each by SQL."""
     per_node = options.pop("per_node", False)
+    options.setdefault("links", True)
     written = nsight.write(of, folder, per_node=per_node, options=nsight.Options(**options))
     for path in written:
         with closing(sqlite3.connect(path)) as database:
@@ -104,6 +105,16 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda folder: export(folder, recording(), blobs=False),
         "sizes and communicators of 6 NCCL calls were recorded, but not exported",
     ),
+    "nccl-trace-unread": (
+        lambda folder: export(
+            folder,
+            recording(),
+            "UPDATE NVTX_EVENTS SET binaryData = NULL, textId = NULL, text = 'AllReduce' "
+            "WHERE textId IN (SELECT id FROM StringIds WHERE value = 'ncclAllReduce')",
+            "DELETE FROM NVTX_PAYLOAD_SCHEMA_ENTRIES",
+        ),
+        "the details of 6 calls of NCCL's advanced tracing are not in the export, or unknown",
+    ),
     "no-nccl-ranges": (
         lambda folder: export(folder, recording(), nccl="2.7"),
         "6 communication calls were recorded, and not one range of NCCL",
@@ -125,6 +136,15 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
             f"AND correlationId NOT IN {_LAST_NCCL}",
         ),
         "launches have no device record",
+    ),
+    "reported-losses": (
+        lambda folder: export(
+            folder,
+            recording(),
+            "CREATE TABLE DIAGNOSTIC_EVENT AS SELECT 'CUPTI dropped 7 records.' AS text",
+            "INSERT INTO DIAGNOSTIC_EVENT VALUES ('Not all NVTX events might have been collected')",
+        ),
+        "nsys itself reports that it lost device events, NVTX ranges",
     ),
     "untimed": (
         lambda folder: export(

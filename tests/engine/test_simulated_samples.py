@@ -58,3 +58,12 @@ def test_the_pipeline(name: str) -> None:
     assert (found.stages, found.microbatches) == (true["stages"], true["micro_batches"])
     assert found.stage_of_rank == {int(rank): s for rank, s in true["stage_of_rank"].items()}
     assert found.bubble.measured == pytest.approx(true["bubble"]["overall"], abs=0.005)
+
+
+def test_the_verdict_counts_the_bubble_apart() -> None:
+    result = analysis("simulated-3d-pp2-dp2-tp2")
+    parts = [rank.devices[0].breakdown for rank in result.ranks]
+    bubble = sum((part.bubble_ns if part else None) or 0 for part in parts) / len(parts)
+    assert f"{bubble / 1e6:.3g} ms (17.2 %) are pipeline bubble and " in result.summary.verdict
+    [exposed] = [m for m in result.summary.metrics if m.name == "exposed_comm_pct"]
+    assert exposed.detail == "share of the step; 17.2 % of the step is bubble"

@@ -192,6 +192,19 @@ def test_kernels_are_those_of_the_median_rank() -> None:
     assert section.blocks[0].table.sortable
 
 
+def test_kernels_stand_in_the_order_of_the_times_shown() -> None:
+    base = analysis_builder.fsdp2()
+    first, second, *_ = base.ranks[0].top_kernels
+    kernels = [
+        dataclasses.replace(first, total_ns=9, mean_step_ns=1),
+        dataclasses.replace(second, total_ns=8, mean_step_ns=2),
+    ]
+    ranks = [dataclasses.replace(rank, top_kernels=kernels) for rank in base.ranks]
+    table = kernels_section(dataclasses.replace(base, ranks=ranks)).blocks[0].table
+    assert table is not None
+    assert [row[0].text for row in table.rows] == [second.name, first.name]
+
+
 def test_kernels_without_step_times_show_totals() -> None:
     base = analysis_builder.one_rank()
     rank = base.ranks[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import analysis_builder
+import case_folders
 import pytest
 
 from tracelens_html import HtmlReport
@@ -82,6 +83,21 @@ def test_hostile_names_do_nothing(browser: Any, pages: dict[str, Path]) -> None:
     hovered = page.ask("document.querySelector('#figure-collectives .hoverlayer').textContent")
     assert "<script>" in hovered
     assert page.ask("typeof window.__pwned") == "undefined"
+    assert page.errors == []
+    page.close()
+
+
+@pytest.mark.shared
+@pytest.mark.usefixtures("cases_folder")
+def test_a_trace_of_hostile_names_does_nothing(browser: Any, tmp_path: Path) -> None:
+    (name,) = (name for name in case_folders.NAMES if name.startswith("15"))
+    path = tmp_path / "page.html"
+    path.write_text(case_folders.outcome(name).page, encoding="utf-8")
+    page = browser.open(path)
+
+    assert page.ask("typeof window.__pwned") == "undefined"
+    assert page.ask("document.querySelectorAll('main img, main svg[onload], iframe').length") == 0
+    assert "<script>window.__pwned" in page.ask("document.body.innerText")
     assert page.errors == []
     page.close()
 

@@ -8,60 +8,31 @@ from typing import TYPE_CHECKING
 
 import analysis_builder
 import pytest
-from hypothesis import given
+from github_markdown import (
+    assert_no_reference,
+    assert_only_our_markup,
+    assert_rows_fit,
+    github,
+    tokens,
+)
+from hypothesis import example, given
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt
 
-from tracelens.model.result import Notice
+from tracelens.model.result import Finding, GroupResult, Notice
 from tracelens.reporting.content import Heat
 from tracelens_markdown import MarkdownReport, inert, tables
 from tracelens_markdown.report import MOST_CHARACTERS, marker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from markdown_it.token import Token
+    from collections.abc import Sequence
 
     from tracelens.model.result import Analysis
 
 BUILDERS = ["fsdp2", "large", "one_rank", "nothing", "without_steps", "cpu", "hostile"]
-OUR_HTML = re.compile(
-    r"<!-- tracelens:[A-Za-z0-9._-]+ -->|</?details>|</?summary>|</?sub>|[^<>]+", re.S
-)
-
-
-OUR_HEAT = re.compile(r"(rank \d+ +[▁-█·]+\n)+a column a step, .+; █ = .+ ms late.*\n")
-
-
-def github() -> MarkdownIt:
-    return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 
 
 def render(analysis: Analysis) -> str:
     return MarkdownReport().render(analysis).decode()
-
-
-def tokens(text: str) -> Iterator[Token]:
-    for token in github().parse(text):
-        yield token
-        yield from token.children or []
-
-
-def assert_only_our_markup(text: str) -> None:
-    for token in tokens(text):
-        assert token.type not in {"link_open", "image", "code_block", "hr", "em_open"}
-        if token.type == "fence":
-            assert (token.info, OUR_HEAT.fullmatch(token.content)) != ("text", None)
-        assert token.type not in {"s_open", "blockquote_open", "bullet_list_open"}
-        if token.type in {"html_block", "html_inline"}:
-            assert OUR_HTML.sub("", token.content) == "", token.content
-        if token.type == "text":
-            assert_no_reference(token.content)
-
-
-def assert_no_reference(words: str) -> None:
-    """GitHub links these in any text that is not code."""
-    assert not re.search(r"@\w|#\d|\bGH-\d|https?://|\bwww\.\w|:\w+:|\$\w", words, re.I), words
 
 
 @pytest.mark.parametrize("builder", BUILDERS)
@@ -79,25 +50,7 @@ def test_names_never_become_markup(builder: str) -> None:
 
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_every_row_keeps_the_columns_of_its_head(builder: str) -> None:
-    text = render(getattr(analysis_builder, builder)())
-    columns = [0]
-    rows = 0
-    for token in tokens(text):
-        if token.type == "tr_open":
-            columns.append(0)
-            rows += 1
-        elif token.type in {"th_open", "td_open"}:
-            columns[-1] += 1
-    # markdown-it pads and cuts rows to the head's width, so the cells are counted in the source.
-    lines = re.findall(r"^\|.*\|$", text, re.M)
-    assert len(lines) == rows + sum(token.type == "table_open" for token in tokens(text))
-    head = 0
-    for before, line in zip(["", *text.splitlines()], text.splitlines(), strict=False):
-        if not line.startswith("|"):
-            continue
-        cells = len(re.findall(r"(?<!\\)\|", line)) - 1
-        head = head if before.startswith("|") else cells
-        assert cells == head, line
+    assert_rows_fit(render(getattr(analysis_builder, builder)()))
 
 
 def test_failures_come_first() -> None:
@@ -143,6 +96,47 @@ def test_equal_input_gives_equal_bytes() -> None:
     assert render(analysis_builder.large()) == render(analysis_builder.large())
 
 
+NAMES = st.lists(
+    st.sampled_from(
+        ["https://evil.test/x", "ftp://evil.test", "mailto:a@evil.test", "www.evil.test", "a@b.co",
+         "@octocat", "#12", "owner/repo#3", "GH-4", "![i](x)", "[a](b)", "[a]: b", "<b>", "<!--",
+         "</details>", "&#64;x", "|", "`", "```", "~~", "**", "__", "\\", "\n", "# ", "- ", "> ",
+         "$x$", ":tada:", "    ", "---", "\u202e", "\x1b[31m", "\u200b", "x"]
+    ),
+    max_size=8,
+).map("".join)  # fmt: skip
+
+
+@given(NAMES)
+def test_any_name_is_inert_wherever_it_stands(name: str) -> None:
+    """As a run, a host, a device, a group, a kernel, a step's option, a notice and a finding."""
+    base = analysis_builder.one_rank()
+    analysis = dataclasses.replace(
+        base,
+        source=dataclasses.replace(base.source, path=name, options={"--steps": name}),
+        run=dataclasses.replace(
+            base.run, devices=[name], hosts=[name], backend=name, started=name, nccl_version=name
+        ),
+        summary=dataclasses.replace(base.summary, verdict=f"Rank 3 ({name}) is late."),
+        notices=[Notice("truncated-file", "warning", f"the file {name} ends early", name, 1, 1)],
+        ranks=[
+            dataclasses.replace(
+                rank,
+                host=name,
+                files=[name],
+                devices=[dataclasses.replace(one, name=name) for one in rank.devices],
+                top_kernels=[dataclasses.replace(one, name=name) for one in rank.top_kernels],
+            )
+            for rank in base.ranks
+        ],
+        groups=[GroupResult("g0", [name], name, "unknown", "unknown", 4, None, None)],
+        findings=[Finding("x", "high", f"{name} is slow", {name: name}, 1, f"shrink {name}", [])],
+    )
+    text = render(analysis)
+    assert_only_our_markup(text)
+    assert [token.tag for token in tokens(text) if token.type == "heading_open"] == ["h3"]
+
+
 @given(st.text(st.characters(codec=None), max_size=60))
 def test_any_name_as_code_is_one_code_span_in_one_cell(name: str) -> None:
     text = f"| a | b |\n| --- | --- |\n| {inert.code(name)} | end |"
@@ -154,6 +148,7 @@ def test_any_name_as_code_is_one_code_span_in_one_cell(name: str) -> None:
     assert [child.type for child in inline[2].children or []] == ["code_inline"]
 
 
+@example(":heart_eyes:")
 @given(st.text("ab1 |`\\*_<>[]()#@!~$&:;./-+=\n\"'", max_size=40))
 def test_any_sentence_is_plain_text_in_one_cell(sentence: str) -> None:
     text = f"| a | b |\n| --- | --- |\n| {inert.text(sentence)} | end |"

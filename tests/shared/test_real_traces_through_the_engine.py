@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tracelens
+from tracelens.engine import Options
+from tracelens.parallelism import Given
+from tracelens.theory.transformer import describe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,6 +89,23 @@ def test_a_sharded_optimizer_that_alternates_has_no_single_psi(traces_folder: Pa
     # 20 to 28 NCCL kernels a rank were launched before the window, and no step claims them.
     early = [d.before_first_step for r in result.ranks for d in r.devices]
     assert min(early) >= 20
+
+
+def test_tensor_parallel_forward_is_predicted_to_the_byte(traces_folder: Path) -> None:
+    """Layers, embedding and loss of a real Megatron; attention kernels count one micro-batch."""
+    said = describe("layers=40,hidden=4096,sequence=2048,batch=4,dtype=fp16")
+    folder = traces_folder / "kineto" / "tp8-megatron-8xa100"
+    [row] = tracelens.analyze(folder, Options(given=Given(model=said))).volumes.dimensions
+    assert (row.dimension, row.verdict) == ("tp", "as expected")
+    assert row.observed.message == row.predicted.message == 10_871_832_576
+    [unknown] = analysed(traces_folder, "tp8-megatron-8xa100").volumes.dimensions
+    assert unknown.predicted.message is None
+
+
+def test_experts_are_not_predicted_without_their_model(traces_folder: Path) -> None:
+    [row] = analysed(traces_folder, "ep2-moe-b200").volumes.dimensions
+    assert (row.dimension, row.observed.message) == ("ep", 2_348_810_240)
+    assert row.explanation == "needs the experts of a token: give --model with top_k"
 
 
 def test_tensor_parallel_forward_is_no_data_parallel_traffic(traces_folder: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from tracelens.errors import OptionError
 from tracelens.simulate import Layout, Model, Options
-from tracelens.simulate.model import PRESETS, Parameter, parse
 from tracelens.simulate.program import units_of
+from tracelens.theory.transformer import PRESETS, Parameter, parse
 
 
 @pytest.mark.parametrize(

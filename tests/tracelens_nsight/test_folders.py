@@ -28,6 +28,25 @@ if TYPE_CHECKING:
 
 FORMS = ("parquet", "arrow", "stream")
 TEXTS = {"text", "value", "name", "jsonText"}
+# As nsys 2023.4 writes them into Parquet; Arrow has unsigned 32 bits where Parquet has none.
+RECORDED = {
+    "id": pa.int32(),
+    "start": pa.int64(),
+    "end": pa.int64(),
+    "deviceId": pa.int64(),
+    "streamId": pa.uint64(),
+    "correlationId": pa.int64(),
+    "globalPid": pa.uint64(),
+    "globalTid": pa.uint64(),
+    "demangledName": pa.uint64(),
+    "shortName": pa.uint64(),
+    "nameId": pa.uint64(),
+    "textId": pa.int64(),
+    "eventType": pa.int64(),
+    "domainId": pa.uint64(),
+    "utcEpochNs": pa.uint64(),
+}
+NARROW = {"deviceId", "correlationId", "textId", "eventType"}
 
 
 def run_of_two() -> Export:
@@ -42,7 +61,7 @@ def run_of_two() -> Export:
     return export
 
 
-def columns_of(rows: list[dict[str, Any]]) -> dict[str, pa.Array]:
+def columns_of(rows: list[dict[str, Any]], form: str) -> dict[str, pa.Array]:
     """Return a table's columns in native types: ids are unsigned, blobs are binary."""
     found = {}
     for name in dict.fromkeys(name for row in rows for name in row):
@@ -51,6 +70,10 @@ def columns_of(rows: list[dict[str, Any]]) -> dict[str, pa.Array]:
             kind = pa.binary()
         elif name in TEXTS:
             kind = pa.string()
+        elif name in NARROW and form != "parquet":
+            kind = pa.uint32()
+        elif name in RECORDED:
+            kind = RECORDED[name]
         else:
             large = any((v or 0) >= 1 << 48 for v in values)
             kind = (
@@ -65,7 +88,7 @@ def as_folder(export: Export, folder: Path, form: str) -> Path:
     folder.mkdir()
     strings = [{"id": number, "value": text} for text, number in export._strings.items()]
     for table, rows in {**export.rows, "StringIds": strings}.items():
-        data = pa.table(columns_of(rows))
+        data = pa.table(columns_of(rows, form))
         if form == "parquet":
             pq.write_table(data, folder / f"{table}.parquet")
             continue
@@ -100,6 +123,21 @@ def test_a_folder_is_one_input(form: str, tmp_path: Path) -> None:
     assert tracelens.analyze(tmp_path / "run_pqtdir").run.ranks_present == [0, 1]
 
 
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_a_folder_on_another_machine_is_one_input(form: str, tmp_path: Path) -> None:
+    system = pytest.importorskip("fsspec").filesystem("memory")
+    folder = as_folder(run_of_two(), tmp_path / "run_pqtdir", form)
+    system.put(str(folder), "/tables/run_pqtdir", recursive=True)
+    system.pipe("/tables/data/part-0.parquet", b"something else")
+    try:
+        for address in ("tables", "tables/run_pqtdir", "tables/run*"):
+            result = tracelens.analyze(f"memory://{address}")
+            assert result.run.ranks_present == [0, 1]
+            assert [file.path for file in result.source.files] == ["run_pqtdir"]
+    finally:
+        system.rm("/tables", recursive=True)
+
+
 def test_a_database_beside_says_the_same(tmp_path: Path) -> None:
     as_folder(run_of_two(), tmp_path / "run_pqtdir", "parquet")
     run_of_two().write(tmp_path / "run.sqlite")
@@ -110,6 +148,23 @@ def test_a_database_beside_says_the_same(tmp_path: Path) -> None:
     }
     (alone,) = discover([tmp_path / "run_pqtdir"], parsers())
     assert alone.parser == "nsight", "asked for by name"
+
+
+def test_a_folder_beside_a_report_stands_for_it(tmp_path: Path) -> None:
+    (tmp_path / "run.nsys-rep").write_bytes(b"a report")
+    folder = as_folder(run_of_two(), tmp_path / "run_pqtdir", "parquet")
+    as_folder(run_of_two(), tmp_path / "run_arwdir", "stream")
+    found = {c.shown: (c.parser, c.reason) for c in discover([tmp_path], parsers())}
+    assert found == {
+        "run.nsys-rep": (None, "the same recording as run_pqtdir"),
+        "run_arwdir": (None, "the same recording as run_pqtdir"),
+        "run_pqtdir": ("nsight", None),
+    }
+    assert tracelens.analyze(tmp_path).run.ranks_present == [0, 1]
+    (folder / "CUPTI_ACTIVITY_KIND_KERNEL.parquet").unlink()  # as a recipe leaves it
+    (tmp_path / "run_arwdir" / "CUPTI_ACTIVITY_KIND_KERNEL.arrow").unlink()
+    reasons = {c.shown: c.reason for c in discover([tmp_path], parsers())}
+    assert reasons["run.nsys-rep"] is None
 
 
 def test_other_folders_are_looked_into(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_without_one_the_command_is_given(nsys: Nsys) -> None:
 
 
 def test_an_old_nsys_is_asked_without_what_it_does_not_know(nsys: Nsys) -> None:
-    complaint = 'echo "unrecognised option --include-blobs" >&2; exit 1'
+    complaint = "echo \"unrecognised option '--include-blobs=true'\" >&2; exit 1"  # nsys 2023.4
     nsys.install(nsys.folder / "bin", body=f'case "$*" in *--include*) {complaint};; esac')
     assert len(list(NsightParser().parse(nsys.report))) == 1
     assert ["--include" in call for call in nsys.calls] == [True, False]

@@ -73,11 +73,18 @@ def main(arguments: list[str] | None = None) -> Any:
     except Exception as error:
         if os.environ.get(_TRACEBACK):
             raise
-        click.echo(_message(_internal(error)), err=True)
+        click.echo(_message(_refused(error) or _internal(error)), err=True)
         sys.exit(1)
 
 
 _TRACEBACK = "TRACELENS_TRACEBACK"
+
+
+def _refused(error: Exception) -> TraceLensError | None:
+    if not isinstance(error, OSError) or not error.strerror:
+        return None
+    where = f"{error.filename}: " if error.filename else ""
+    return TraceLensError(f"{where}{error.strerror}", slug="system-refused")
 
 
 def _internal(error: Exception) -> TraceLensError:

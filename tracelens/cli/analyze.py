@@ -62,6 +62,12 @@ _INCOMPLETE = 4
     help="Number of parameters Ψ: 863360, 125M, 6.7B.",
 )
 @click.option(
+    "--model",
+    type=values.Typed("model", values.described_model),
+    help="The model and its micro-batch, for runs with tp, pp, ep or cp: "
+    "llama-2-7b,sequence=4096,batch=1,dtype=bf16.",
+)
+@click.option(
     "--dtype", type=values.Typed("dtype", values.dtype), help="Dtype that travels: bf16, fp32 …"
 )
 @click.option(
@@ -149,6 +155,7 @@ def _options(asked: dict[str, Any]) -> Options:
             gpus_per_node=asked["gpus_per_node"],
             intra_gbps=asked["intra_bw"],
             inter_gbps=asked["inter_bw"],
+            model=asked["model"],
         ),
         workers=asked["workers"],
         limits=Limits(asked["max_inflated"]),
@@ -172,6 +179,8 @@ def _shown(asked: dict[str, Any]) -> dict[str, str]:
     for name in ("params", "dtype", "step_pattern", "gpus_per_node"):
         if asked[name] is not None:
             shown[f"--{name.replace('_', '-')}"] = str(asked[name])
+    if asked["model"] is not None:
+        shown["--model"] = asked["model"].text
     for name in ("intra_bw", "inter_bw"):
         if asked[name] is not None:
             shown[f"--{name.replace('_', '-')}"] = f"{asked[name]:g}GB/s"
@@ -218,7 +227,13 @@ def _print_summary(analysis: Analysis, *, no_color: bool) -> None:
 def incomplete(analysis: Analysis) -> bool:
     """Tell whether ranks, files or events are missing."""
     run = analysis.run
-    lost = {"unreadable-file", "lost-device-records", "incomplete-steps", "world-size-conflict"}
+    lost = {
+        "unreadable-file",
+        "lost-device-records",
+        "reported-range-loss",
+        "incomplete-steps",
+        "world-size-conflict",
+    }
     return bool(
         run.ranks_missing
         or run.ranks_partial

@@ -7,54 +7,43 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from tracelens.discovery import Candidate
-    from tracelens.model.trace import FileFacts
+    from tracelens.listing import Listed
+    from tracelens.model.facts import FileFacts
+
+_WIDEST_NAME = 60
+_RANGES = 20
 
 
 @click.command("inspect", short_help="Say what is in here: files, ranks, steps, gaps.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…")
-def command(paths: tuple[str, ...]) -> None:
+@click.option("--json", is_flag=True, help="Print the files and what was decided as a JSON list.")
+def command(paths: tuple[str, ...], *, json: bool) -> None:
     """List every file under PATH with its format, rank and steps, or why it is left out."""
-    from tracelens import remote
-    from tracelens.discovery import discover
-    from tracelens.errors import InputError
-    from tracelens.registry import parsers
-    from tracelens.workspace import Workspace
+    from tracelens.listing import list_files
 
-    with Workspace() as workspace:
-        found = discover(list(paths), parsers(), workspace)
-        if not found:
-            where = " ".join(remote.shown(path) for path in paths)
-            raise InputError(f"{where}: no trace file in it", slug="no-traces")
-        facts = [(candidate, _facts(candidate)) for candidate in found]
-    width = min(max(len(candidate.shown) for candidate in found), 60)
-    for candidate, said in facts:
-        click.echo(_line(candidate, said, width))
-    click.echo(_totals([said for _, said in facts if not isinstance(said, str)]))
+    files = list_files(paths)
+    if json:
+        click.echo(_as_json(files))
+        return
+    width = min(max(len(file.path) for file in files), _WIDEST_NAME)
+    for file in files:
+        click.echo(_line(file, width))
+    click.echo(_totals(files))
 
 
-def _facts(candidate: Candidate) -> FileFacts | str:
-    """Return what a parser says of a file, or why it is left out."""
-    from tracelens.errors import TraceLensError
-    from tracelens.registry import parsers
+def _as_json(files: list[Listed]) -> str:
+    import msgspec
 
-    for parser in parsers():
-        if parser.name == candidate.parser:
-            try:
-                return parser.inspect(candidate.path)
-            except TraceLensError as error:
-                return error.message.removeprefix(f"{candidate.path}: ")
-            except Exception as error:  # a plugin may raise anything; the others are still asked
-                return f"the parser {parser.name} failed ({type(error).__name__}: {error})"
-    return candidate.reason or ""
+    return msgspec.json.format(msgspec.json.encode(files), indent=2).decode()
 
 
-def _line(candidate: Candidate, facts: FileFacts | str, width: int) -> str:
+def _line(file: Listed, width: int) -> str:
     from tracelens.reporting.words import visible
 
-    name = visible(candidate.shown).ljust(width)
-    if isinstance(facts, str):
-        return f"{name}  left out: {visible(facts)}"
+    name, facts = visible(file.path).ljust(width), file.facts
+    if facts is None:
+        said = "cannot be read" if file.lost else "left out"
+        return f"{name}  {said}: {visible(file.reason or '')}"
     rank = _rank(facts)
     world = f" of {facts.world_size}" if facts.world_size else ""
     parts = [facts.format, f"{rank}{world}"]
@@ -63,7 +52,7 @@ def _line(candidate: Candidate, facts: FileFacts | str, width: int) -> str:
     parts.append(_steps(facts.steps))
     if facts.device_events is not None:
         parts.append(f"{facts.device_events:,} device events")
-    parts.append(f"{candidate.size / 1e6:.2f} MB")
+    parts.append(f"{file.bytes / 1e6:.2f} MB")
     if not facts.complete:
         parts.append(f"INCOMPLETE{f': {facts.note}' if facts.note else ''}")
     elif facts.note:
@@ -88,18 +77,22 @@ def _steps(steps: tuple[int, ...] | None) -> str:
     return f"steps {ranges(list(steps))}" if steps else "no step marks"
 
 
-def _totals(facts: list[FileFacts]) -> str:
+def _totals(files: list[Listed]) -> str:
     from tracelens.reporting.words import plural
     from tracelens.run import ranges
 
+    facts = [file.facts for file in files if file.facts is not None]
     alone = {f.rank for f in facts if f.rank is not None}
     ranks = sorted(alone | {rank for f in facts for rank in f.ranks})
     worlds = {f.world_size for f in facts if f.world_size}
-    text = f"{plural(len(facts), 'trace file')}, ranks {ranges(ranks) or 'unknown'}"
+    text = f"{plural(len(facts), 'trace file')}, ranks {ranges(ranks, _RANGES) or 'unknown'}"
     if len(worlds) == 1:
         world = worlds.pop()
         missing = sorted(set(range(world)) - set(ranks))
-        text += f" of {world}" + (f"; missing: {ranges(missing)}" if missing else "")
+        text += f" of {world}" + (f"; missing: {ranges(missing, _RANGES)}" if missing else "")
     elif worlds:
         text += f"; the files disagree on the world size: {', '.join(map(str, sorted(worlds)))}"
+    for said, lost in (("left out", False), ("cannot be read", True)):
+        if count := sum(file.facts is None and file.lost == lost for file in files):
+            text += f"; {count:,} {said}"
     return text

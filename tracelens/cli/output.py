@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import tempfile
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tracelens.addresses import is_remote, shown
 from tracelens.errors import OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from io import FileIO
 
     from tracelens.model.result import Analysis, Notice
 
+_ALIKE = 5
 DEFAULT_FOLDER = Path("tracelens-report")
 STDOUT = "-"
 
@@ -30,6 +34,7 @@ def check_targets(targets: list[Path], *, force: bool) -> None:
     from tracelens.registry import report_for
 
     for target in targets:
+        refuse_address(target)
         if target.suffix.lower() != ".json":
             report_for(target.suffix)
         check_target(target, force=force)
@@ -41,14 +46,31 @@ def check_target(target: Path, *, force: bool) -> None:
     Raises:
         OutputError: Naming it.
     """
+    refuse_address(target)
     if target.is_dir():
         raise OutputError(f"{target} is a folder", slug="cannot-write")
-    if target.exists() and not force:
+    if target.exists() and not force and not _is_stream(target):
         raise OutputError(
             f"{target} exists already", hint="add -f to overwrite it", slug="would-overwrite"
         )
     if not target.parent.is_dir():
         raise OutputError(f"{target.parent}: no such folder", slug="cannot-write")
+    if target.is_block_device() or target.is_socket():
+        raise OutputError(f"{target} is a disk or a socket, not a file", slug="cannot-write")
+
+
+def refuse_address(target: Path) -> None:
+    """Refuse to write to another machine, before a folder called `s3:` comes of it.
+
+    Raises:
+        OutputError: If the target is an address such as `s3://bucket/report.html`.
+    """
+    if is_remote(target):
+        raise OutputError(
+            f"{shown(target)}: results are written to local files only",
+            hint="name a local file with -o, and copy it there afterwards",
+            slug="cannot-write",
+        )
 
 
 def check_default_folder(*, force: bool) -> list[Path]:
@@ -93,6 +115,7 @@ def clear_folder(folder: Path, patterns: Sequence[str], mark: bytes, *, force: b
     Raises:
         OutputError: If something is in the way.
     """
+    refuse_address(folder)
     if not folder.exists() or not any(folder.iterdir()):
         return
     found = [path for pattern in patterns for path in folder.glob(pattern)]
@@ -124,22 +147,49 @@ def render(analysis: Analysis, suffix: str) -> bytes:
 def write(path: Path, data: bytes) -> None:
     """Write a file atomically: a failed run leaves the old one whole.
 
+    A link stays and what it points to is written; a pipe or a device is written into.
+
     Raises:
         OutputError: If it cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise OutputError(f"{path}: {error.strerror or error}", slug="cannot-write") from error
+        if _is_stream(path):
+            with path.open("wb", buffering=0) as stream:
+                _write_all(stream, data)
+            return
+        target = path.resolve()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _replace(target, data)
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise OutputError(f"{path}: {reason}", slug="cannot-write") from error
+
+
+def _is_stream(path: Path) -> bool:
+    """Tell whether what is written goes by: nothing is lost there, and nothing may replace it."""
+    return path.is_fifo() or path.is_char_device()
+
+
+def _replace(target: Path, data: bytes) -> None:
+    """Put a whole file in the place of another."""
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # else a crash can leave the new name with nothing behind it
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _write_all(stream: FileIO, data: bytes) -> None:
+    """Write everything into something that may take only a part at a time."""
+    left = memoryview(data)
+    while left:
+        left = left[stream.write(left) or 0 :]
 
 
 def say_written(path: Path, size: int) -> None:
@@ -149,11 +199,17 @@ def say_written(path: Path, size: int) -> None:
 
 
 def say_notices(notices: list[Notice], verbosity: int) -> None:
-    """Print notices on stderr, once each: warnings always, information with -v."""
+    """Print notices on stderr: warnings always, information with -v, all of a kind with -vv."""
     from tracelens.reporting.words import visible
 
-    for one in notices:
-        if one.level == "info" and verbosity < 1:
-            continue
-        where = f"{one.file}: " if one.file else ""
-        click.echo(f"{one.level}: {visible(where + one.message)} [{one.code}]", err=True)
+    told = [one for one in notices if one.level != "info" or verbosity > 0]
+    for (code, level), alike in groupby(told, key=lambda one: (one.code, one.level)):
+        of_a_kind = list(alike)
+        # One line in place of another would be none less.
+        shown = _ALIKE if verbosity < 2 and len(of_a_kind) > _ALIKE + 1 else len(of_a_kind)
+        for one in of_a_kind[:shown]:
+            where = f"{one.file}: " if one.file else ""
+            click.echo(f"{level}: {visible(where + one.message)} [{code}]", err=True)
+        if more := len(of_a_kind) - shown:
+            text = f"{level}: {more:,} more of this kind; -vv prints them, analysis.json has them"
+            click.echo(f"{text} [{code}]", err=True)

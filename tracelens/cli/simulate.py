@@ -159,7 +159,7 @@ def command(output: Path, kind: str, *, force: bool, quiet: bool, **asked: Any) 
 def _options(asked: dict[str, Any]) -> Options:
     from tracelens.simulate import Link, Machine, Options
     from tracelens.simulate.layout import parse as layout
-    from tracelens.simulate.model import parse as model
+    from tracelens.theory.transformer import parse as model
 
     defaults = Machine()
     machine = Machine(

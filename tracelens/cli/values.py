@@ -10,6 +10,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tracelens.theory.transformer import Described
+
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 _COUNT = re.compile(r"^([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmbgt]?)$", re.IGNORECASE)
 _SIZE = re.compile(r"^([0-9]{1,15}(?:\.[0-9]+)?)\s*(?:([kmgt])(i)?)?b?$", re.IGNORECASE)
@@ -91,6 +93,17 @@ def rank_factor(text: str) -> tuple[int, float]:
     if found[0] < 0 or not 0 < found[1] <= _LARGEST:
         raise ValueError(f"{text!r} is no rank and factor; write 3:1.3")
     return found
+
+
+def described_model(text: str) -> Described:
+    """Read a model: "llama-2-7b,sequence=4096,batch=2", or sizes alone."""
+    from tracelens.errors import OptionError
+    from tracelens.theory.transformer import describe
+
+    try:
+        return describe(text)
+    except OptionError as error:
+        raise ValueError(f"{error}; {error.hint}") from error
 
 
 def dtype(text: str) -> str:

@@ -69,7 +69,9 @@ def untimed(rank: RankReduction) -> Found | None:
 
 def has_device_events(rank: RankReduction) -> bool:
     """Tell whether anything of a device was recorded."""
-    return rank.info.device_kind != "cpu" or holds(rank, *_DEVICE_KINDS)
+    info = rank.info
+    seen = info.device_kind != "cpu" and not info.device_unseen
+    return seen or bool(info.unknown_device_events) or holds(rank, *_DEVICE_KINDS)
 
 
 def several_devices(rank: RankReduction) -> Found | None:

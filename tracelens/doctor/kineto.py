@@ -21,12 +21,12 @@ def device_left_out(rank: RankReduction) -> Found | None:
         return None
     info = rank.info
     names = sorted(set(info.device_names.values()))
-    launched = info.recorded.get("call", 0) > 0
+    launched = info.recorded.get("call", 0) > 0 or info.device_unseen
     if names:
         return Found(detail=f"the file lists {', '.join(names)}")
     if info.backend and any(word in info.backend for word in ("nccl", "rccl", "xccl", "hccl")):
         return Found(detail=f"the backend is {info.backend}")
-    return when(launched, "calls that launch kernels were")
+    return when(launched, "what the host launched was")
 
 
 def cpu_run(rank: RankReduction) -> Found | None:

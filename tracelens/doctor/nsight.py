@@ -20,6 +20,11 @@ _UNREAD = {
     "sample": "samples of the CPU",
     "switch": "thread switches",
 }
+_LOST = {
+    "device": "device events",
+    "ranges": "NVTX ranges",
+    "counters": "samples of counters",
+}
 
 
 def noticed(code: str) -> Callable[[RankReduction], Found | None]:
@@ -32,6 +37,7 @@ def noticed(code: str) -> Callable[[RankReduction], Found | None]:
 
 
 not_exported = noticed("payloads-not-exported")
+unread = noticed("nccl-trace-unread")
 
 
 def no_nccl_ranges(rank: RankReduction) -> Found | None:
@@ -41,7 +47,7 @@ def no_nccl_ranges(rank: RankReduction) -> Found | None:
 
 def has_nccl_ranges(rank: RankReduction) -> bool:
     """Tell whether NCCL's ranges are there, and what they carry was not left out on export."""
-    return finders.holds(rank, "nccl") and not not_exported(rank)
+    return finders.holds(rank, "nccl") and not not_exported(rank) and not unread(rank)
 
 
 def without_communicator(rank: RankReduction) -> Found | None:
@@ -64,6 +70,13 @@ def _open_groups(rank: RankReduction, *, named: bool) -> Found | None:
 def no_device_names(rank: RankReduction) -> Found | None:
     """Find an export without a description of its GPUs."""
     return when(not rank.info.device_names)
+
+
+def reported_losses(rank: RankReduction) -> Found | None:
+    """Find kinds of events that nsys says it lost; device events that launches lack stand apart."""
+    kinds = rank.info.reported_losses.keys() - ({"device"} if rank.lost else set())
+    names = [text for kind, text in _LOST.items() if kind in kinds]
+    return when(bool(names), ", ".join(names))
 
 
 def unread_tables(rank: RankReduction) -> Found | None:
@@ -92,6 +105,16 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "export the report again, no new recording is needed:\n"
         "nsys export -t sqlite --include-blobs=true --include-json=true -f true X.nsys-rep",
         not_exported,
+    ),
+    Check(
+        "nccl-trace-unread",
+        "missing",
+        ("Volume", "Collectives", "Stability"),
+        "the details of {count} calls of NCCL's advanced tracing are not in the export, or unknown",
+        "bytes, the comparison with theory and bandwidth are unknown",
+        "export the report again, no new recording is needed:\n"
+        "nsys export -t sqlite --include-blobs=true --include-json=true -f true X.nsys-rep",
+        unread,
     ),
     Check(
         "no-nccl-ranges",
@@ -139,6 +162,16 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "sums are lower bounds, and the steps that launched them are left out of means",
         "torch.cuda.synchronize() before cudaProfilerStop(): what still runs then is not recorded",
         finders.lost_launches,
+    ),
+    Check(
+        "reported-losses",
+        "poorer",
+        ("Trust", "Step", "Volume"),
+        "nsys itself reports that it lost {detail}",
+        "sums are lower bounds; without ranges, steps and sizes are missing",
+        "a shorter capture (`-c cudaProfilerApi`), `nsys profile --cuda-flush-interval=100`, and "
+        "torch.cuda.synchronize() before cudaProfilerStop()",
+        reported_losses,
     ),
     Check(
         "untimed",

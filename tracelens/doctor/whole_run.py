@@ -53,6 +53,29 @@ def no_world_size(run: Run) -> Found | None:
     return when(run.world_size is None and talks and all(f.startswith("nsight") for f in formats))
 
 
+def no_network_counters(run: Run) -> Found | None:
+    """Find exports of Nsight Systems of several machines whose network cards were not read."""
+    located = nodes.locate(run)[0].of_rank
+    machines = {located.get(rank.rank) for rank in run.ranks} - {None}
+    return when(_lacks_counters(run, "network") and len(machines) > 1)
+
+
+def no_link_samples(run: Run) -> Found | None:
+    """Find exports of Nsight Systems of ranks on one machine whose links were not sampled."""
+    found, _ = nodes.locate(run)
+    present = {rank.rank for rank in run.ranks}
+    machines = [node for rank, node in found.of_rank.items() if rank in present]
+    return when(_lacks_counters(run, "link") and len(machines) > len(set(machines)))
+
+
+def _lacks_counters(run: Run, kind: str) -> bool:
+    """Tell whether ranks that nsys recorded communicate, and none has counters of a kind."""
+    cycles = [cycle for rank in run.ranks for cycle in rank.cycles]
+    talks = any(len(cycle.operations) for cycle in cycles)
+    by_nsys = all(cycle.info.format.startswith("nsight") for cycle in cycles)
+    return talks and by_nsys and not any(cycle.info.recorded.get(kind) for cycle in cycles)
+
+
 def no_nodes(run: Run) -> Found | None:
     """Find ranks with devices of which nothing tells the machine."""
     present = {rank.rank for rank in run.ranks}
@@ -156,5 +179,23 @@ CHECKS: tuple[Check[Run], ...] = (
         "nothing shows whether it is like the others",
         "record three to five steps",
         one_step,
+    ),
+    Check(
+        "no-link-samples",
+        "remark",
+        ("Volume",),
+        "how busy the links between GPUs were was not sampled",
+        "whether a link idles while collectives run is not shown",
+        "`nsys profile --gpu-metrics-devices=all`, where the driver lets users read counters",
+        no_link_samples,
+    ),
+    Check(
+        "no-network-counters",
+        "remark",
+        ("Volume",),
+        "what the network cards of the machines sent was not counted",
+        "what has to leave a machine has nothing to be held against",
+        "`nsys profile --nic-metrics=true`",
+        no_network_counters,
     ),
 )

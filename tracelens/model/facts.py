@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tracelens.model.result import Notice
 
-LARGEST_WORLD = 1 << 20
-"""Lists of ranks are made, so a larger number of them is damage: no machine has a tenth of it."""
-
 LARGEST_SIZE = 1 << 48
 """Elements or bytes of one operation: more is damage. Sums of thousands still fit 64 bits."""
 
 
 def believed(number: int | None) -> int | None:
     """Return a recorded rank or number of ranks, None if it cannot be one."""
-    return number if number is not None and 0 <= number <= LARGEST_WORLD else None
+    return number if number is not None and 0 <= number <= MOST_RANKS else None
+
+
+MOST_RANKS = 1 << 20
+"""A number of ranks beyond any machine: what claims more is damaged or hostile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,17 @@ class ProcessGroup:
 class RankInfo:
     """Facts about one rank's file.
 
-    `untimed` counts device events without a usable time per (process, device); `truncated` means
+    `untimed` counts device events without a usable time per (process, device);
+    `unknown_device_events` those of kinds the parser cannot attribute; `device_unseen` (the
+    reduction finds it) means that a device worked of which no event has a usable time; `truncated`
     that events are missing at the end, so every sum is a lower bound; `simulated` that the file
     says it comes from a simulator; `dtype` is what the program says that parameters and activations
     travel in, where only bytes are recorded. `local_rank` is the place of the process among those
     of its file, in order of their devices. `hints` says in the profiler's words how to get what a
     file may lack: `bytes` and `steps`. `settings` are the recorder's own that the file says were
-    on, `recorded` how many events of each kind it holds, read or not (kernel, copy, call, mark,
-    operator, Python frame ...; 1 stands for some): `tracelens doctor` reads both.
+    on, `reported_losses` what the profiler itself says it lost (device, ranges, counters; 0 if it
+    does not say how many), `recorded` how many events of each kind it holds, read or not (kernel,
+    copy, call, mark, operator, Python frame ...; 1 stands for some): `tracelens doctor` reads them.
     """
 
     path: str
@@ -76,8 +80,11 @@ class RankInfo:
     events: int = 0
     truncated: bool = False
     damaged_device_events: int = 0
+    unknown_device_events: int = 0
+    device_unseen: bool = False
     shapes_recorded: bool | None = None
     settings: tuple[str, ...] = ()
+    reported_losses: dict[str, int] = field(default_factory=dict)
     recorded: dict[str, int] = field(default_factory=dict)
     simulated: bool = False
     dtype: str | None = None
@@ -85,6 +92,12 @@ class RankInfo:
     notices: tuple[Notice, ...] = ()
     hints: dict[str, str] = field(default_factory=dict)
     cycle: int = 0
+
+    @property
+    def lacks_device_events(self) -> bool:
+        """Whether the file says, or shows by itself, that device events are missing."""
+        lost = self.truncated or self.damaged_device_events or "device" in self.reported_losses
+        return bool(lost)
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,7 @@ class Partition:
     kernels: int
     copies: int
     launches_without_record: int
+    copied_bytes: int | None = None  # of all `copies`; None if the size of one is not recorded
 
     @property
     def overlap_pct(self) -> float | None:
@@ -381,6 +382,24 @@ class VolumeTerm:
 
 
 @dataclass(frozen=True, slots=True)
+class DimensionVolume:
+    """What one dimension of a mixed run moves per step and mean rank, beside what it should.
+
+    `calls` and `observed` are of complete steps, without calls of at most 1 KiB. `explanation` says
+    what the prediction stands on, or what it lacks.
+    """
+
+    dimension: str  # dp tp pp ep cp embedding other
+    calls: float
+    observed: StepBytes
+    predicted: StepBytes
+    observed_over_predicted: float | None
+    verdict: VolumeVerdict
+    formula: str | None
+    explanation: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkVolume:
     """What the network cards of one machine counted per step, beside what collectives ask for.
 
@@ -396,8 +415,34 @@ class NetworkVolume:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkUse:
+    """How much of a link's peak one device used, in per cent, over the steps of the mean.
+
+    `payload_percent` is the part that is data and no protocol; the estimate multiplies it by the
+    link's peak. `communicating_…` is while communication runs on the device, waiting included.
+    `sample_ns` is how long one sample lasts: what is shorter is blurred.
+    """
+
+    rank: int
+    device: int
+    link: str  # NVLink | PCIe
+    direction: Literal["sent", "received"]
+    sample_ns: int
+    mean_percent: float | None
+    peak_percent: float | None
+    payload_percent: float | None
+    communicating_mean_percent: float | None
+    communicating_peak_percent: float | None
+    estimated_payload_bytes_per_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Volumes:
-    """Bytes against theory; `network` is what really left each machine, if it was recorded."""
+    """Bytes against theory.
+
+    `network` is what really left each machine, `link_use` how busy the links of each device were,
+    if they were recorded. `dimensions` are those of a run that combines several; others have none.
+    """
 
     parameters_bytes: int | None
     per_step: PerStepVolume
@@ -407,6 +452,8 @@ class Volumes:
     unexplained_bytes: int | None
     explanation: str | None = None
     network: list[NetworkVolume] = field(default_factory=list)
+    link_use: list[LinkUse] = field(default_factory=list)
+    dimensions: list[DimensionVolume] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

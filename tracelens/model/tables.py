@@ -55,7 +55,7 @@ _RANKS = {
 _STEPS = {
     **_whole("rank", "device", "step", "occurrence"),
     **_truth("complete", "in_mean"),
-    **_whole("period_ns", *_TIMES, "kernels", "copies", "launches_without_record"),
+    **_whole("period_ns", *_TIMES, "kernels", "copies", "copied_bytes", "launches_without_record"),
 }
 _COLLECTIVES = {
     **_text("group", "role"),
@@ -127,7 +127,7 @@ class Tables:
 
         Columns: rank, device, step, occurrence, complete, in_mean, period_ns; the partition
         (window_ns, busy_ns, compute_ns, comm_ns, overlapped_comm_ns, exposed_comm_ns, copy_ns,
-        exposed_copy_ns, idle_ns); kernels, copies, launches_without_record.
+        exposed_copy_ns, idle_ns); kernels, copies, copied_bytes, launches_without_record.
         """
         rows = [
             {"rank": rank.rank, "device": device.device, **_fields(step), **_fields(step.partition)}

@@ -98,8 +98,16 @@ HOST_CALLS = {
 
 OPERATORS = {"thread": INT, "start": INT, "end": INT}
 
-COUNTERS = {"name": NAME, "unit": NAME, "start": INT, "end": INT, "value": INT}
-"""What hardware counted from `start` to `end`: "IB: Bytes sent" of a network card."""
+COUNTERS = {
+    "name": NAME,
+    "unit": NAME,  # B | % (of the peak)
+    "device": INT,  # of the process; NONE if it counts for the whole machine
+    "start": INT,
+    "end": INT,
+    "value": INT,
+}
+"""What hardware counted from `start` to `end`: "IB: Bytes sent" of a network card, or in the mean
+"NVLink TX Requests User Data" of a device."""
 
 
 def frame(columns: dict[str, str], data: dict[str, object] | None = None) -> pd.DataFrame:
@@ -139,7 +147,7 @@ class RankTrace:
         marks: `MARKS`, named host ranges.
         host_calls: `HOST_CALLS`, runtime calls and the operators worth keeping.
         operators: `OPERATORS`, per thread the union of operator time (collectives left out).
-        counters: `COUNTERS`, of the whole machine; one rank of a file has them.
+        counters: `COUNTERS`; those of the whole machine one rank of a file has.
     """
 
     info: RankInfo
@@ -154,6 +162,16 @@ class RankTrace:
         """Return a copy with some facts replaced."""
         info = dataclasses.replace(self.info, **changes)  # type: ignore[arg-type]
         return dataclasses.replace(self, info=info)
+
+    @property
+    def host_extent(self) -> tuple[int, int]:
+        """Return when the first host event began and the last one ended; `NONE` without any."""
+        tables = (self.marks, self.host_calls, self.communications, self.operators)
+        host = [table for table in tables if len(table)]
+        if not host:
+            return NONE, NONE
+        first = min(int(table["start"].min()) for table in host)
+        return first, max(int(table["end"].max()) for table in host)
 
     def validate(self) -> None:
         """Check columns, dtypes and times; for parser authors and tests.

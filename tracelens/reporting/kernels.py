@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from tracelens.reporting import words
 from tracelens.reporting.content import Block, Cell, Column, Section, Table
 from tracelens.reporting.contention import contention_blocks
-from tracelens.reporting.devices import device_steps, median_device
-from tracelens.reporting.numbers import UNKNOWN, count, ms, number, share
+from tracelens.reporting.devices import device_label, device_steps, median_device
+from tracelens.reporting.numbers import UNKNOWN, count, ms, number, share, size
 
 if TYPE_CHECKING:
     from tracelens.model.result import Analysis, KernelResult, RankResult
@@ -30,16 +30,27 @@ def kernels_section(analysis: Analysis) -> Section:
         return Section("kernels", nav, title, _EMPTY, empty=_EMPTY)
     table = kernel_table(rank, _window(analysis, rank))
     which = ", the median rank" if len(analysis.ranks) > 1 else ""
-    longest = rank.top_kernels[0]
     per_step = _per_step(rank)
-    time = longest.mean_step_ns if per_step else longest.total_ns
+    longest = _longest(rank, per_step)[0]
+    time = _time(longest, per_step)
     lead = (
         f"Rank {rank.rank}{which}: its longest kernel takes {ms(time)} ms "
         f"{'per step' if per_step else 'of the whole recording'} in {count(longest.count)} calls."
     )
     notes = ["Kernels of several streams run side by side, so these times can exceed the step."]
+    notes += _copies(rank)
     blocks = [Block(table), *contention_blocks(analysis)]
     return Section("kernels", nav, title, lead, blocks, notes)
+
+
+def _copies(rank: RankResult) -> list[str]:
+    return [
+        f"Over the whole recording {device_label(rank, device)} copies and fills memory "
+        f"{words.plural(device.total.copies, 'time')}: {size(device.total.copied_bytes)} in "
+        f"{ms(device.total.copy_ns)} ms."
+        for device in rank.devices
+        if device.total.copies
+    ]
 
 
 def _rank_to_show(analysis: Analysis) -> RankResult | None:
@@ -57,6 +68,14 @@ def _per_step(rank: RankResult) -> bool:
     return all(kernel.mean_step_ns is not None for kernel in rank.top_kernels)
 
 
+def _longest(rank: RankResult, per_step: bool) -> list[KernelResult]:
+    return sorted(rank.top_kernels, key=lambda kernel: -_time(kernel, per_step))
+
+
+def _time(kernel: KernelResult, per_step: bool) -> int:
+    return (kernel.mean_step_ns or 0) if per_step else kernel.total_ns
+
+
 def kernel_table(rank: RankResult, window: int | None) -> Table:
     """Return the longest kernels with their class, per step where steps are known."""
     per_step = _per_step(rank)
@@ -70,14 +89,14 @@ def kernel_table(rank: RankResult, window: int | None) -> Table:
     )
     rows = [
         _row(kernel, per_step, window if per_step else None)
-        for kernel in rank.top_kernels[:MOST_KERNELS]
+        for kernel in _longest(rank, per_step)[:MOST_KERNELS]
     ]
     caption = f"The {len(rows)} longest kernels of rank {rank.rank}"
     return Table(caption, columns, rows, sortable=True)
 
 
 def _row(kernel: KernelResult, per_step: bool, window: int | None) -> Row:
-    time = kernel.mean_step_ns if per_step else kernel.total_ns
+    time = _time(kernel, per_step)
     percent = [Cell(share(time, window), time)] if window else []
     return (
         Cell(kernel.name or UNKNOWN),

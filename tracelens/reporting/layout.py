@@ -197,7 +197,7 @@ class _Run:
     def of(cls, analysis: Analysis, topology: Topology) -> _Run:
         marks: dict[int, tuple[str, ...]] = {}
         for mark, ranks in _marked(analysis).items():
-            for rank in ranks:
+            for rank in set(ranks):
                 marks[rank] = (*marks.get(rank, ()), mark)
         return cls(topology, marks)
 

@@ -37,7 +37,7 @@ def _lines(content: Document) -> list[tuple[str, Status | None]]:
     lines: list[tuple[str, Status | None]] = [
         (_one(" · ".join([content.name, *content.facts])), None),
         (_one(f"{content.symbol} {words.upper_first(content.headline)}."), content.status),
-        (_one(f"  {content.verdict}", most=3 * _WIDTH), None),
+        (_one(f"  {content.verdict}", most=4 * _WIDTH), None),
     ]
     if content.tiles:
         lines += [("", None), *_metrics(content.tiles)]

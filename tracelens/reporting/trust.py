@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from itertools import groupby
 from typing import TYPE_CHECKING
 
+from tracelens.model.result import Notice
 from tracelens.reporting import words
 from tracelens.reporting.collectives import collective_rows
 from tracelens.reporting.content import Block, Cell, Column, Section, Table
@@ -13,9 +15,12 @@ from tracelens.reporting.numbers import UNKNOWN, count, ms, number, ranges, size
 from tracelens.reporting.stability import in_mean, step_times
 
 if TYPE_CHECKING:
-    from tracelens.model.result import Analysis, Notice, RunFacts, SourceFile, Status
+    from collections.abc import Iterator
+
+    from tracelens.model.result import Analysis, RunFacts, SourceFile, Status
     from tracelens.reporting.content import Row
 
+_ALIKE = 20
 _CONFIDENCES = ("exact", "high", "medium", "low")
 CPU_CAVEAT = (
     "CPU run: there is no device. Compute is the time of top-level operators on the main and "
@@ -182,9 +187,19 @@ def notice_table(notices: list[Notice]) -> Table:
             Cell("–" if notice.count is None else count(notice.count), notice.count),
             Cell(notice.code),
         )
-        for notice in ordered
+        for notice in _some_of_each(ordered)
     ]
     return Table("Notices", columns, rows)
+
+
+def _some_of_each(notices: list[Notice]) -> Iterator[Notice]:
+    """Yield a few notices of each kind, and how many more there are."""
+    for (code, level), alike in groupby(notices, key=lambda notice: (notice.code, notice.level)):
+        kind = list(alike)
+        shown = _ALIKE if len(kind) > _ALIKE + 1 else len(kind)
+        yield from kind[:shown]
+        if more := len(kind) - shown:
+            yield Notice(code, level, f"{more:,} more of this kind: analysis.json has them")
 
 
 def _where(notice: Notice) -> str:

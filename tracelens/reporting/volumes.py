@@ -21,6 +21,8 @@ from tracelens.reporting.numbers import (
 if TYPE_CHECKING:
     from tracelens.model.result import (
         Analysis,
+        DimensionVolume,
+        LinkUse,
         Parallelism,
         Parameters,
         PerStepVolume,
@@ -38,6 +40,7 @@ VERDICTS: dict[VolumeVerdict, Status] = {
     "unexplained": "warn",
     "unknown": "unknown",
 }
+_MOST_LINKS = 16  # rows that stand open
 _EMPTY = (
     "No volume was seen and none was predicted. Record the sizes (torch 2.4 or newer writes them "
     "beside every collective) and name the run: `--layout dp=8,zero=3 --params 6.7B`, "
@@ -50,19 +53,72 @@ def volumes_section(analysis: Analysis) -> Section:
     volumes = analysis.volumes
     title = "Does it move the bytes it should?"
     nothing = volumes.per_step.message_bytes is None and volumes.per_step.calls == 0
-    if nothing and not volumes.predictions and not volumes.terms:
+    if nothing and not (volumes.predictions or volumes.terms or volumes.dimensions):
         return Section("volume", "Volume", title, _EMPTY, empty=_EMPTY)
-    blocks = [Block(prediction_table(volumes))]
+    tables = dimension_tables(volumes) if volumes.dimensions else [prediction_table(volumes)]
+    blocks = [Block(table) for table in tables]
     if volumes.terms:
         blocks.append(Block(term_table(analysis), _figure(analysis)))
     if volumes.network:
         blocks.append(Block(network_table(volumes)))
+    if volumes.link_use:
+        blocks.append(Block(link_table(volumes), folded=len(volumes.link_use) > _MOST_LINKS))
     blocks.append(Block(assumption_table(analysis)))
     return Section("volume", "Volume", title, lead(volumes), blocks, _notes(analysis))
 
 
+def dimension_tables(volumes: Volumes) -> list[Table]:
+    """Return what each dimension of a mixed run moved beside what it should, and why."""
+    rows = volumes.dimensions
+    sides = [side for row in rows for side in (row.observed, row.predicted)]
+    unit = size_unit(value for side in sides for value in (side.message, side.wire))
+    numbers = (
+        Column("Dimension"),
+        Column("Calls", "number"),
+        Column(f"Message {unit.name}", "number"),
+        Column("predicted", "number"),
+        Column(f"Wire {unit.name}", "number"),
+        Column("predicted", "number"),
+        Column("Observed ÷ predicted", "number"),
+    )
+    reasons = (
+        Column("Dimension"),
+        Column("The prediction stands on, or needs", "prose"),
+        Column("With the numbers filled in", "prose"),
+    )
+    return [
+        Table(
+            "By dimension, per step and mean rank", numbers, [_dimension_row(r, unit) for r in rows]
+        ),
+        Table("How each dimension is predicted", reasons, [_dimension_reason(r) for r in rows]),
+    ]
+
+
+def _dimension_row(row: DimensionVolume, unit: SizeUnit) -> Row:
+    return (
+        Cell(words.dimension(row.dimension)),
+        Cell(number(row.calls), row.calls),
+        Cell(unit.of(row.observed.message), row.observed.message),
+        Cell(unit.of(row.predicted.message), row.predicted.message),
+        Cell(unit.of(row.observed.wire), row.observed.wire),
+        Cell(unit.of(row.predicted.wire), row.predicted.wire),
+        Cell(number(row.observed_over_predicted), status=VERDICTS[row.verdict]),
+    )
+
+
+def _dimension_reason(row: DimensionVolume) -> Row:
+    return (
+        Cell(words.dimension(row.dimension)),
+        Cell(row.explanation or "–"),
+        Cell(row.formula or "–"),
+    )
+
+
 def lead(volumes: Volumes) -> str:
     """Say the verdict on the bytes in one sentence."""
+    if volumes.dimensions:
+        symbol, said = words.SYMBOLS[VERDICTS[volumes.verdict]], volumes.explanation or ""
+        return words.sentence(f"{symbol} {words.upper_first(volumes.verdict)}: {said}")
     seen = volumes.per_step
     moved = f"{size(seen.message_bytes)} of messages per step and rank"
     if seen.multiple_of_parameters is not None:
@@ -94,6 +150,50 @@ def network_table(volumes: Volumes) -> Table:
         for one in volumes.network
     ]
     return Table("Between machines, per step", columns, rows)
+
+
+def link_table(volumes: Volumes) -> Table:
+    """Return how busy the links of each device were, in all of a step and in communication."""
+    columns = (
+        Column("Rank", "number"),
+        Column("Link"),
+        Column("Direction"),
+        Column("Mean", "number"),
+        Column("Highest sample", "number"),
+        Column("Data alone", "number"),
+        Column("While communicating", "number"),
+        Column("Highest then", "number"),
+        Column("Data per step, estimated", "number"),
+    )
+    several = len({(one.rank, one.device) for one in volumes.link_use}) > len(
+        {one.rank for one in volumes.link_use}
+    )
+    rows = [
+        (
+            Cell(f"{one.rank}, device {one.device}" if several else str(one.rank), one.rank),
+            Cell(one.link),
+            Cell(one.direction),
+            *(
+                Cell(percent(value), value)
+                for value in (
+                    one.mean_percent,
+                    one.peak_percent,
+                    one.payload_percent,
+                    one.communicating_mean_percent,
+                    one.communicating_peak_percent,
+                )
+            ),
+            Cell(_estimated(one), one.estimated_payload_bytes_per_step),
+        )
+        for one in volumes.link_use
+    ]
+    caption = "How busy the links of each GPU were, in % of their peak, over the steps of the mean"
+    return Table(caption, columns, rows, sortable=True)
+
+
+def _estimated(one: LinkUse) -> str:
+    known = one.estimated_payload_bytes_per_step
+    return size(known) if known is None else f"≈ {size(known)}"
 
 
 def _notes(analysis: Analysis) -> list[str]:

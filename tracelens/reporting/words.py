@@ -35,6 +35,7 @@ _OPS = {
     "all_gather": "all-gather",
     "all_to_all": "all-to-all",
     "recv": "receive",
+    "send_recv": "send and receive",
     "unknown": "unclassified communication",
 }
 
@@ -148,6 +149,7 @@ _DIMENSIONS = {
     "pp": "pp, pipeline parallel",
     "ep": "ep, expert parallel",
     "cp": "cp, context parallel",
+    "embedding": "embedding, tied over first and last stage",
     "other": "other or unknown",
 }
 

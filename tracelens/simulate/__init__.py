@@ -3,8 +3,8 @@
 from tracelens.simulate import kineto
 from tracelens.simulate.layout import Layout
 from tracelens.simulate.machine import Link, Machine
-from tracelens.simulate.model import Model
 from tracelens.simulate.options import Options
 from tracelens.simulate.run import simulate, write
+from tracelens.theory.transformer import Model
 
 __all__ = ["Layout", "Link", "Machine", "Model", "Options", "kineto", "simulate", "write"]

@@ -15,9 +15,9 @@ from tracelens.simulate.tensor import backward_of
 
 if TYPE_CHECKING:
     from tracelens.simulate.layout import ProcessGroups
-    from tracelens.simulate.model import Unit
     from tracelens.simulate.options import Options
     from tracelens.simulate.tensor import Tensor
+    from tracelens.theory.transformer import Unit
 
 _BACKWARD = 2.5  # a flash backward computes five matrix products where forward computes two
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tracelens.errors import OptionError
 from tracelens.simulate.layout import Layout
 from tracelens.simulate.machine import Machine
-from tracelens.simulate.model import Model
 from tracelens.simulate.schedules import actions
+from tracelens.theory.transformer import Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

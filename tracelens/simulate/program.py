@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from tracelens.simulate.layout import ProcessGroups
     from tracelens.simulate.messages import Batch
-    from tracelens.simulate.model import Unit
     from tracelens.simulate.options import Options
+    from tracelens.theory.transformer import Unit
 
 _TOKEN_BYTES = 8
 _ADAM_BYTES = 28

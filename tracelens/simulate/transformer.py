@@ -11,9 +11,9 @@ from tracelens.simulate.tensor import Tensor, backward_of
 
 if TYPE_CHECKING:
     from tracelens.simulate.layout import ProcessGroups
-    from tracelens.simulate.model import Unit
     from tracelens.simulate.options import Options
     from tracelens.simulate.script import Script
+    from tracelens.theory.transformer import Unit
 
 
 class Transformer:

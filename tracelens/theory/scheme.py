@@ -7,7 +7,7 @@ from typing import Literal
 
 from tracelens.theory.collectives import message_factor, wire_factor
 
-Content = Literal["gradient", "parameter"]
+Content = Literal["gradient", "parameter", "activation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +17,13 @@ class Term:
     Attributes:
         op: The operation.
         elements: Elements of the full buffers, summed over the step's calls.
-        content: Whether gradients or parameters travel (they may differ in dtype).
+        content: Whether gradients, parameters or activations travel (they may differ in dtype;
+            activations have the parameters').
         size: Ranks of the group.
         formula: How `elements` came about, in symbols and numbers.
         on: Role of the group where a scheme uses two: shard or replicate.
         why: Where the term differs from the paper, one clause.
+        item: Bytes of an element, if the method fixes them.
     """
 
     op: str
@@ -31,6 +33,7 @@ class Term:
     formula: str
     on: str = "data-parallel"
     why: str | None = None
+    item: int | None = None
 
     @property
     def message_elements(self) -> float:
@@ -79,4 +82,6 @@ def _twice(term: Term) -> str:
 
 
 def _item(term: Term, gradient: int, parameter: int) -> int:
+    if term.item is not None:
+        return term.item
     return gradient if term.content == "gradient" else parameter

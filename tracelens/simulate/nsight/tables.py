@@ -79,6 +79,8 @@ _TABLES = {
         "nullStreamId! hwId! vmId! processId! deviceId! contextId! parentContextId isGreenContext"
     ),
     "TARGET_INFO_CUDA_STREAM": "streamId! hwId! vmId! processId! contextId! priority! flag!",
+    "GPU_METRICS@3": "timestamp typeId! metricId! value!",
+    "TARGET_INFO_GPU_METRICS@3": "typeId! sourceId! typeName:T! metricId! metricName:T!",
     "ANALYSIS_DETAILS": "globalVid! duration! startTime! stopTime!",
     "META_DATA_CAPTURE@3": "name:T! value:T",
     "META_DATA_EXPORT@3": "name:T! value:T",

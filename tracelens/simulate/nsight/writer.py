@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.simulate import clocks, host_events
 from tracelens.simulate.host_events import Links, Splits
-from tracelens.simulate.nsight import about, device, ranges
+from tracelens.simulate.nsight import about, device, metrics, ranges
 from tracelens.simulate.nsight.calls import Calls, Communicators
 from tracelens.simulate.nsight.payloads import Nccl
 from tracelens.simulate.nsight.tables import PRODUCTS, Database
@@ -34,6 +34,7 @@ class Options:
         torch: PyTorch's ranges: `emit_nvtx` (all of them), `names` (without operators) or `none`.
         mark: Whether the mark is there that says rank and groups.
         setup: Whether the capture began before the communicators were made.
+        links: Whether the links of the GPUs were sampled.
     """
 
     schema: str = "3.25.0"
@@ -43,6 +44,7 @@ class Options:
     torch: str = "emit_nvtx"
     mark: bool = True
     setup: bool = True
+    links: bool = False
 
     def __post_init__(self) -> None:
         if self.schema not in SCHEMAS:
@@ -76,6 +78,7 @@ class _Exports:
         self._recording, self._options, self._per_node = recording, options, per_node
         self._splits = Splits(recording)
         self._communicators = Communicators(recording)
+        self._carried = metrics.transfers(recording) if options.links else {}
 
     def write(self, folder: Path) -> list[Path]:
         paths = []
@@ -107,6 +110,8 @@ class _Exports:
             texts=self._options.json,
             wall=datetime.datetime.fromtimestamp(session // 10**9, datetime.UTC).isoformat(),
         )
+        if self._options.links:
+            metrics.add(database, ranks, self._carried, clocks.EPOCH_NS - session)
         for rank in shown:
             device.add(database, rank)
             self._add_ranges(database, rank)

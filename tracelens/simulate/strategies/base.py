@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from tracelens.simulate.layout import ProcessGroups
-    from tracelens.simulate.model import Parameter, Unit
     from tracelens.simulate.options import Options
     from tracelens.simulate.script import Script
+    from tracelens.theory.transformer import Parameter, Unit
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from tracelens.simulate.strategies.base import Setting, Strategy, buckets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens.simulate.model import Unit
+    from tracelens.theory.transformer import Unit
 
 _MIB = 2**20
 _FIRST, _OTHERS = _MIB, 25 * _MIB

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tracelens.simulate.strategies.base import Setting, Strategy, buckets
 
 if TYPE_CHECKING:
-    from tracelens.simulate.model import Unit
+    from tracelens.theory.transformer import Unit
 
 _BUCKET = 500_000_000
 """`reduce_bucket_size`, in elements."""

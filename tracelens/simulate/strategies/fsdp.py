@@ -17,7 +17,7 @@ from tracelens.simulate.strategies.base import Setting, Strategy
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from tracelens.simulate.model import Unit
+    from tracelens.theory.transformer import Unit
 
 _REDUCED_IN = "Float"
 """`reduce_dtype`, as torchtitan sets it."""

@@ -16,7 +16,7 @@ from tracelens.simulate.strategies.base import Bucket, Setting, Strategy, bucket
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens.simulate.model import Unit
+    from tracelens.theory.transformer import Unit
 
 _SMALLEST_BUCKET = 40_000_000
 _BUCKET_A_RANK = 1_000_000

@@ -167,7 +167,6 @@ class Model:
         return found
 
 
-_LLAMA = {"gated": True, "positions": False}
 PRESETS = {
     "tiny": Model(),
     "tiny-moe": Model(experts=8, feed_forward=1024),
@@ -185,6 +184,43 @@ PRESETS = {
         32, 4096, 32000, 4096, 1, 32, 8, 14336, gated=True, positions=False, experts=8
     ),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A model as far as somebody described it.
+
+    Attributes:
+        model: Its sizes.
+        stated: Those that were written down, by name; the others are defaults nobody vouches for.
+        text: The description.
+    """
+
+    model: Model
+    stated: frozenset[str]
+    text: str = ""
+
+    def says(self, *names: str) -> bool:
+        """Tell whether all these sizes were written down."""
+        return self.stated.issuperset(names)
+
+
+_OF_THE_RUN = {"sequence", "batch", "dtype"}
+"""Sizes that a known model does not settle: they are chosen for each training run."""
+
+
+def describe(text: str) -> Described:
+    """Read a model as `parse` does, and remember what the text states.
+
+    Raises:
+        OptionError: If it names no model or size.
+    """
+    model = parse(text)
+    parts = [part.strip() for part in text.split(",")]
+    known = parts[0] in PRESETS
+    sizes = {part.partition("=")[0].strip().lower().replace("-", "_") for part in parts[known:]}
+    settled = {field.name for field in fields(Model)} - _OF_THE_RUN if known else set()
+    return Described(model, frozenset(settled | sizes), text)
 
 
 def parse(text: str) -> Model:

@@ -1,0 +1,179 @@
+"""Traces without steps, with steps of one number, cut ones, and steps that some ranks lack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from builders import Trace
+from command import run
+from standard_run import BYTES, STEP, add_step, codes, holds, rank, rank_of, said, write_ranks
+
+import tracelens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def without_marks(number: int, steps: int = 2) -> Trace:
+    trace = rank(number, steps=steps)
+    trace.events = [text for text in trace.events if "ProfilerStep" not in text]
+    return trace
+
+
+def test_no_steps_are_one_window(tmp_path: Path) -> None:
+    for number in (0, 1):
+        without_marks(number).write(tmp_path / f"rank{number}.json")
+    result = tracelens.analyze(tmp_path)
+    for one in result.ranks:
+        (device,) = one.devices
+        assert device.steps == []
+        assert (device.mean_step, device.breakdown) == (None, None)
+        two = {name: 2 * value for name, value in STEP.items()}
+        # From the first kernel of the first step to the last one of the second.
+        holds(device.total, **two | {"window_ns": 1_800_000, "idle_ns": 200_000})
+    (row,) = result.collectives
+    assert (row.message_bytes, row.calls) == (2 * 2 * BYTES, 2)
+    assert (row.bytes_per_step.message, row.calls_per_step) == (None, None)
+    assert "the whole trace is one window" in said(result, "no-steps")
+    assert "No complete step" in result.summary.verdict
+    assert result.run.steps == []
+
+
+def test_one_rank_without_marks(tmp_path: Path) -> None:
+    """Its total stands; means and bytes per step are those of the ranks with steps."""
+    write_ranks(tmp_path)
+    without_marks(1).write(tmp_path / "rank1.json")
+    result = tracelens.analyze(tmp_path)
+    holds(rank_of(result, 0).devices[0].mean_step)
+    (device,) = rank_of(result, 1).devices
+    assert (device.steps, device.mean_step) == ([], None)
+    assert device.total.compute_ns == 1_400_000
+    assert "none" in said(result, "steps-differ")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_same_number_twice_is_two_steps(together: bool, tmp_path: Path) -> None:
+    """The profiler was set up anew: in one file, or in the next."""
+    for number in (0, 1):
+        if together:
+            add_step(rank(number, steps=1), 10, 1000).write(tmp_path / f"rank{number}.json")
+        else:
+            for cycle in (0, 1):
+                made = rank(number, steps=1, at=5000 * cycle)
+                made.write(tmp_path / f"rank{number}_{cycle}.json")
+    result = tracelens.analyze(tmp_path)
+    for one in result.ranks:
+        (device,) = one.devices
+        assert [step.step for step in device.steps] == [10, 10]
+        assert len({step.occurrence for step in device.steps}) == (2 if together else 1)
+        assert device.mean_step is not None
+        assert device.mean_step.compute_ns == 700_000
+        assert device.total.compute_ns == 1_400_000
+    assert result.run.ranks_duplicated == []
+    (row,) = result.collectives
+    assert (row.calls, row.bytes_per_step.message) == (2, 2 * BYTES)
+    assert "steps-differ" not in codes(result)
+
+
+def test_a_gap_between_the_numbers(tmp_path: Path) -> None:
+    for number in (0, 1):
+        made = rank(number)
+        add_step(made, 20, 5000).write(tmp_path / f"rank{number}.json")
+    result = tracelens.analyze(tmp_path)
+    for one in result.ranks:
+        first, second, third = one.devices[0].steps
+        holds(first.partition)
+        assert [step.period_ns for step in (first, second, third)] == [1_000_000] * 3
+        assert second.partition.compute_ns == third.partition.compute_ns == 700_000
+
+
+def test_steps_that_differ_between_ranks(tmp_path: Path) -> None:
+    rank(0, steps=3).write(tmp_path / "rank0.json")
+    rank(1, steps=2).write(tmp_path / "rank1.json")
+    result = tracelens.analyze(tmp_path)
+    assert "10, 11; 10, 11, 12" in said(result, "steps-differ")
+    for one in result.ranks:
+        holds(one.devices[0].mean_step)
+
+
+def test_one_step_and_collectives_behind_it(tmp_path: Path) -> None:
+    """They are of no step, and cost nothing of the step's."""
+    for number in (0, 1):
+        made = rank(number, steps=1)
+        made.all_reduce(1600, 100).kernel("gemm", 1800, 100).write(tmp_path / f"rank{number}.json")
+    result = tracelens.analyze(tmp_path)
+    for one in result.ranks:
+        (step,) = one.devices[0].steps
+        holds(step.partition, window_ns=900_000, idle_ns=100_000)  # a lone step has no lag
+        assert one.devices[0].total.compute_ns == 800_000
+        assert one.devices[0].total.comm_ns == 400_000
+    (row,) = result.collectives
+    assert (row.calls, row.bytes_per_step.message) == (2, 2 * BYTES)
+
+
+# records that were dropped -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [1, 5])
+def test_launches_whose_record_was_dropped(lost: int, tmp_path: Path) -> None:
+    """The profiler's buffer was full: sums of that step are lower bounds."""
+    write_ranks(tmp_path)
+    made = rank(1)
+    for index in range(lost):
+        made.call("cudaLaunchKernel", 1300 + 10 * index, correlation=9000 + index)
+    made.write(tmp_path / "rank1.json")
+    result = tracelens.analyze(tmp_path)
+    first, second = rank_of(result, 1).devices[0].steps
+    assert (first.complete, second.complete) == (True, False)
+    assert second.partition.launches_without_record == lost
+    holds(second.partition)
+    plural = "es" if lost > 1 else ""
+    assert f"{lost} launch{plural} without a device record" in said(result, "lost-device-records")
+    assert "sums of rank 1 are lower bounds" in said(result, "lost-device-records")
+    assert result.run.ranks_partial == [1]
+    assert not rank_of(result, 1).in_means
+    (row,) = result.collectives
+    assert row.bytes_per_step.message == 2 * BYTES
+    assert run("analyze", ".", "-o", "r.json", "--strict", cwd=tmp_path).code == 4
+
+
+def test_collectives_whose_record_was_dropped(tmp_path: Path) -> None:
+    """The host's record of the call is there: its bytes count, its time is unknown."""
+    write_ranks(tmp_path)
+    made = rank(1)
+    args = made.comm_args("allreduce", 1 << 20, 1 << 20)
+    made.record("allreduce", 1300, args=args).call("cudaLaunchKernel", 1305, correlation=9000)
+    made.write(tmp_path / "rank1.json")
+    result = tracelens.analyze(tmp_path)
+    assert "1 launch without a device record" in said(result, "lost-device-records")
+    assert "1 recorded collective without device time" in said(result, "no-device-time")
+    assert [step.complete for step in rank_of(result, 1).devices[0].steps] == [True, False]
+
+
+def test_a_gap_without_launches_is_idle_and_no_loss(tmp_path: Path) -> None:
+    for number in (0, 1):
+        made = Trace(rank=number, pid=4000 + number)
+        add_step(made, 10, 0)
+        add_step(made, 11, 5000)
+        made.write(tmp_path / f"rank{number}.json")
+    result = tracelens.analyze(tmp_path)
+    for one in result.ranks:
+        first, second = one.devices[0].steps
+        holds(first.partition, window_ns=5_000_000, idle_ns=4_200_000)
+        holds(second.partition)
+        assert not one.partial
+    assert "lost-device-records" not in codes(result)
+
+
+def test_metadata_that_speaks_of_dropped_records(tmp_path: Path) -> None:
+    """What Kineto's own events say of lost buffers changes no number by itself."""
+    write_ranks(tmp_path)
+    made = rank(1)
+    made.event("overhead", "Activity Buffer Request", 100, 500, pid=-1)
+    made.event("overhead", "CUPTI Buffer Overflow", 600, 500, pid=-1)
+    made.raw('{"ph": "i", "s": "g", "name": "Record Window End", "ts": 2000, "pid": "", "tid": ""}')
+    made.write(tmp_path / "rank1.json")
+    result = tracelens.analyze(tmp_path)
+    for one in result.ranks:
+        holds(one.devices[0].mean_step)
