@@ -5,13 +5,19 @@ BIN := $(VENV)/bin
 SAMPLE := sample_traces/fsdp2
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: report test lint format samples benchmark clean
+.PHONY: report test fuzz lint format samples benchmark clean
 
 report: $(VENV)/.installed
 	$(BIN)/tracelens analyze $(SAMPLE) -o report.html --force
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
+
+# SEED=1234 repeats a run, REPLAY=events-1234 one round of it.
+COUNT ?= 10000
+fuzz: $(VENV)/.installed-dev
+	PYTHONPATH=tests $(BIN)/python -m fuzz.run --count $(COUNT) \
+		$(if $(SEED),--seed $(SEED)) $(if $(REPLAY),--replay $(REPLAY))
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tracelens import operations, payloads
+from tracelens.digits import as_integer
 from tracelens.model.trace import NONE
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ class Evidence:
         """
         inside = [range_ for row in rows for range_ in self._ranges_inside(row)]
         names = (_MESSAGE.search(self.name(row)) for row in (*rows, *inside))
-        return next((int(match[1]) for match in names if match), None)
+        return next((as_integer(match[1]) for match in names if match), None)
 
     def _ranges_inside(self, row: int) -> list[int]:
         thread, start, end = (int(self.columns[c][row]) for c in ("thread", "start", "end"))

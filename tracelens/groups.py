@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens import operations
+from tracelens.digits import as_integer
+from tracelens.model.facts import believed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from tracelens.communication import Operation
     from tracelens.model.result import Confidence
     from tracelens.model.trace import ProcessGroup, RankInfo
+
 
 # Megatron parallel_state.py and torch device_mesh.py spell these; order matters. Groups over two
 # dimensions (norms, amax) are no dimension; those for dispatching tokens are the experts'.
@@ -162,7 +165,9 @@ def _parse_ranks(text: str, size: int | None) -> tuple[int, ...] | None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", text))
+    numbers = [believed(as_integer(digits)) for digits in re.findall(r"\d+", text)]
+    known = tuple(number for number in numbers if number is not None)
+    return known if len(known) == len(numbers) else ()
 
 
 def _ratio(operation: Operation) -> int | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tracelens.communication import Operation
+from tracelens.digits import as_integer
 from tracelens.dtypes import item_size, standard_name
+from tracelens.model.facts import LARGEST_SIZE
 from tracelens.model.trace import NONE
 from tracelens.operations import ALL_TO_ALL, CODE, OPERATIONS, RECV, SEND
 from tracelens.theory.collectives import full_elements, message_factor, wire_factor
@@ -56,13 +58,13 @@ def operation_row(
         CODE[operation.op],
         place,
         standard_name(operation.dtype) or "",
-        _or_none(elements),
-        _or_none(operation.in_elems),
-        _or_none(operation.out_elems),
-        _or_none(message),
-        _or_none(buffer),
-        _or_none(None if buffer is None else factor * buffer),
-        _or_none(None if buffer is None or share is None else round(share * buffer)),
+        _size(elements),
+        _size(operation.in_elems),
+        _size(operation.out_elems),
+        _size(message),
+        _size(buffer),
+        _size(None if buffer is None else factor * buffer),
+        _size(None if buffer is None or share is None else round(share * buffer)),
         _or_none(operation.launch),
         operation.source,
         operation.functional,
@@ -71,7 +73,7 @@ def operation_row(
         _or_none(_peer(operation, group)),
         _or_none(operation.seq),
         _or_none(operation.comms_id),
-        _or_none(operation.part_bytes),
+        _size(operation.part_bytes),
         _or_none(operation.root),
         operation.in_splits,
         _or_none(operation.thread),
@@ -116,6 +118,10 @@ def _or_none(value: int | None) -> int:
     return NONE if value is None else value
 
 
+def _size(value: int | None) -> int:
+    return NONE if value is None or not 0 <= value <= LARGEST_SIZE else value
+
+
 def _buffer_bytes(operation: Operation, elements: int | None, size: int | None) -> int | None:
     """Return the bytes of the full buffer, from elements and type or as bytes were recorded."""
     each = item_size(operation.dtype)
@@ -149,7 +155,8 @@ def _own_split(operation: Operation, group: Group, rank: int | None) -> float | 
     """Return the part of an all-to-all-v that stays on the rank itself."""
     if not operation.in_splits or "..." in operation.in_splits:
         return None
-    splits = [int(part) for part in operation.in_splits.strip("[] ").split(",") if part.strip()]
+    parts = [part.strip() for part in operation.in_splits.strip("[] ").split(",")]
+    splits = [size for part in parts if (size := as_integer(part)) is not None]
     if group.ranks is None or rank not in group.ranks or len(splits) != len(group.ranks):
         return None
     total = sum(splits)

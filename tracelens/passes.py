@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tracelens.digits import as_integer
 from tracelens.intervals import Intervals, clip, pieces, subtract, union, union_of
 from tracelens.model.trace import NONE
 from tracelens.operations import RECV
@@ -308,8 +309,8 @@ def _runtime(name: str) -> tuple[_Meaning, _Meaning] | None:
     if not _RUNTIME.match(name):
         return None
     found = [
-        _Meaning(_LETTERS[letter], int(stage), int(number))
-        for stage, letter, number in _ACTION.findall(name)
+        _Meaning(_LETTERS[letter], _number(stage), _number(micro_batch))
+        for stage, letter, micro_batch in _ACTION.findall(name)
     ]
     if not found:
         return None
@@ -323,7 +324,7 @@ def _numbered(name: str) -> tuple[_Meaning, _Meaning] | None:
     if match is None:
         return None
     kind = FORWARD if match[1] == "Forward" else BACKWARD
-    return (_Meaning(kind, NONE, int(match[2])),) * 2
+    return (_Meaning(kind, NONE, _number(match[2])),) * 2
 
 
 def _plain(name: str) -> tuple[_Meaning, _Meaning] | None:
@@ -331,7 +332,12 @@ def _plain(name: str) -> tuple[_Meaning, _Meaning] | None:
     if match is None:
         return None
     kind = FORWARD if match[1] == "forward" else BACKWARD
-    return (_Meaning(kind, NONE, NONE if match[2] is None else int(match[2])),) * 2
+    return (_Meaning(kind, NONE, _number(match[2])),) * 2
+
+
+def _number(digits: str | None) -> int:
+    found = as_integer(digits)
+    return NONE if found is None else found
 
 
 def _between(actions: _Actions, low: int, high: int) -> _Actions:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tracelens.digits import as_integer
 from tracelens.model.trace import NONE
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ def _number(regex: re.Pattern[str], name: str) -> int | None:
     if match is None:
         return None
     digits = match.group(1) if regex.groups else None
-    return int(digits) if digits and digits.isdecimal() else NONE
+    found = as_integer(digits)
+    return NONE if found is None else found
 
 
 def _outermost(rows: NDArray[np.int64], start: Ints, end: Ints) -> NDArray[np.int64]:

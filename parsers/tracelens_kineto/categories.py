@@ -64,6 +64,9 @@ IGNORED = frozenset(
 UNREAD_WORK = frozenset({"mtia_ccp_events"})
 
 
+STEP = "ProfilerStep#"
+
+
 def operator_kind(name: str) -> str | None:
     """Name why an operator is worth keeping as a row; None for the mass that is not.
 
@@ -75,7 +78,7 @@ def operator_kind(name: str) -> str | None:
         return "autograd"
     if name == "record_param_comms":
         return "record"
-    if name.startswith("ProfilerStep#") or is_communication_range(name):
+    if name.startswith(STEP) or is_communication_range(name):
         return "mark"
     if "wait_tensor" in name or name.startswith("c10d::barrier"):
         return "wait"

@@ -21,9 +21,10 @@ from tracelens_kineto import shapes
 from tracelens_kineto.categories import (
     BUCKETS,
     IGNORED,
+    STEP,
     operator_kind,
 )
-from tracelens_kineto.columns import Columns, integer, integers
+from tracelens_kineto.columns import Columns, integer, integers, sizes
 from tracelens_kineto.device_rows import DeviceRows
 from tracelens_kineto.events import (
     CALL_ARGS,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.intervals import Ints
+    from tracelens_kineto.tolerant import Damage
 
 _PROCESS = attrgetter("pid")
 _DEVICE_BUCKETS = ("kernel", "copy", "memset")
@@ -110,6 +112,16 @@ class Collector:
         self._add_host(buckets)
 
     @property
+    def on_host(self) -> bool:
+        """Tell whether host events stand for the device's: there are none."""
+        return not self.device.rows
+
+    def lost_to(self, damage: Damage) -> int:
+        """Return how many lost events were, or may have been, the device's work or its steps."""
+        on_host = damage.host_skipped if self.on_host else 0
+        return damage.device_skipped + self.untimed["step"] + on_host
+
+    @property
     def process(self) -> int:
         """Return the number of the process most host events are of."""
         if self.only is not None:
@@ -124,6 +136,8 @@ class Collector:
         counts: Counter[Process] = Counter()
         for process, count in (self.callers or self.hosts).items():
             counts[normal(process)] += count
+        if len(counts) > 1:
+            del counts[None]  # an event that lost its process is of one of the others
         return [process for process, _ in counts.most_common()]
 
     # host --------------------------------------------------------------------------------------
@@ -152,8 +166,10 @@ class Collector:
         if usable.all():
             return start, end
         for row in np.flatnonzero(~usable):
-            if not events[row].name.startswith("ProfilerStep#"):  # those are named as steps
+            if not events[row].name.startswith(STEP):  # those are named as steps
                 self.untimed[kind] += 1
+            elif start[row] == NONE:
+                self.untimed["step"] += 1
         return start, np.where(usable, end, start)
 
     def _add_calls(self, events: list[Any]) -> None:
@@ -226,7 +242,7 @@ class Collector:
 
     def _add_backward(self, thread: Any, start: Any, end: Any, kinds: list[str | None]) -> None:
         """Keep when each thread runs backward functions."""
-        backward = np.array([kind == "autograd" for kind in kinds]) & (start != NONE)
+        backward = np.array([kind == "autograd" for kind in kinds], bool) & (start != NONE)
         for one in np.unique(thread[backward]):
             mine = backward & (thread == one)
             merged = union(start[mine], end[mine] + _ENGINE_LOOP_NS)
@@ -251,7 +267,7 @@ class Collector:
             start,
             end,
             external_id=integers(external(a) for a in args),
-            elements=np.array(elements),
+            elements=sizes(elements),
         )
         rows = [i for i, kind in enumerate(kinds) if kind in ("record", "collective")]
         self._add_recorded(events, kinds, args, start, end, rows)
@@ -280,8 +296,8 @@ class Collector:
             end=end[index],
             thread=integers(events[i].tid for i in rows),
             external_id=integers(external(a) for a, _ in picked),
-            tensors=np.array([sizes.tensors for _, sizes in picked]),
-            dimensions=np.array([sizes.dimensions for _, sizes in picked]),
+            tensors=np.array([shape.tensors for _, shape in picked]),
+            dimensions=np.array([shape.dimensions for _, shape in picked]),
             **comm_columns([a for a, _ in picked]),
         )
 
@@ -303,7 +319,7 @@ class Collector:
 
     def _add_ranges(self, events: list[Any], start: Any, end: Any) -> None:
         args: list[Args] = [decode(OPERATOR_ARGS, event.args) for event in events]
-        sizes = [shapes.annotation_sizes(a.dims, a.types) for a in args]
+        named = [shapes.annotation_sizes(a.dims, a.types) for a in args]
         self.communications.append(
             source=["annotation"] * len(events),
             name=[event.name for event in events],
@@ -311,11 +327,11 @@ class Collector:
             end=end,
             thread=integers(event.tid for event in events),
             external_id=integers(external(a) for a in args),
-            dtype=[size.dtype for size in sizes],
-            in_elems=np.array([size.in_elems for size in sizes]),
-            out_elems=np.array([size.out_elems for size in sizes]),
-            tensors=np.array([size.tensors for size in sizes]),
-            dimensions=np.array([size.dimensions for size in sizes]),
+            dtype=[size.dtype for size in named],
+            in_elems=sizes(size.in_elems for size in named),
+            out_elems=sizes(size.out_elems for size in named),
+            tensors=np.array([size.tensors for size in named]),
+            dimensions=np.array([size.dimensions for size in named]),
         )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from tracelens.model.facts import LARGEST_SIZE
 from tracelens.model.trace import INT, NAME, NONE, frame
 
 if TYPE_CHECKING:
@@ -24,15 +25,24 @@ def integers(values: Iterable[Any]) -> NDArray[np.int64]:
         return np.fromiter((integer(item) for item in items), np.int64, len(items))
 
 
+def sizes(values: Iterable[Any], largest: int = LARGEST_SIZE) -> NDArray[np.int64]:
+    """Convert recorded sizes and counts; what is negative or too large becomes `NONE`."""
+    numbers = (_number(value) for value in values)
+    return np.array([n if 0 <= n <= largest else NONE for n in numbers], np.int64)
+
+
 def integer(value: object) -> int:
     """Convert one recorded number; 64-bit ids beyond 2^63 keep their bits."""
+    return (_number(value) + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _number(value: object) -> int:
     if value is None or isinstance(value, bool):
         return NONE
     try:
-        number: int = int(value)  # type: ignore[call-overload]
+        return int(value)  # type: ignore[call-overload,no-any-return]
     except (TypeError, ValueError, OverflowError):
-        number = _integer_from_text(str(value))
-    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+        return _integer_from_text(str(value))
 
 
 def _integer_from_text(text: str) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens.model import trace
 from tracelens.model.trace import NONE
-from tracelens_kineto.columns import Columns, integer, integers
+from tracelens_kineto.columns import Columns, integer, integers, sizes
 from tracelens_kineto.events import KERNEL_ARGS, KernelArgs
 from tracelens_kineto.recorded import (
     comm_columns,
@@ -117,7 +117,7 @@ class DeviceRows:
             kind=[kind] * len(events),
             correlation=integers(a.correlation for a in args),
             external_id=integers(external(a) for a in args),
-            copy_bytes=integers(a.bytes for a in args),
+            copy_bytes=sizes(a.bytes for a in args),
             graph=graphs(args),
             grid=[str(a.grid, "ascii", "replace") for a in args],
         )

@@ -61,6 +61,12 @@ class LinkEvent(msgspec.Struct, gc=False):
     args: msgspec.Raw = msgspec.Raw()
 
 
+class WholeEvent(Event, gc=False):
+    """Every field any of these has: what decodes to one decodes to all of them."""
+
+    id: int | str | None = None
+
+
 class CallArgs(msgspec.Struct, gc=False):
     """Arguments of a runtime or driver call."""
 
@@ -125,7 +131,10 @@ class LabelArgs(msgspec.Struct, gc=False):
 EVENTS = msgspec.json.Decoder(list[Event])
 LAX_EVENTS = msgspec.json.Decoder(list[Event], strict=False)
 EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
+LAX_EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent], strict=False)
 LINK_EVENTS = msgspec.json.Decoder(list[LinkEvent])
+LAX_LINK_EVENTS = msgspec.json.Decoder(list[LinkEvent], strict=False)
+WHOLE_EVENT = msgspec.json.Decoder(WholeEvent, strict=False)
 KERNEL_ARGS = msgspec.json.Decoder(KernelArgs, strict=False)
 LABEL_ARGS = msgspec.json.Decoder(LabelArgs, strict=False)
 CALL_ARGS = msgspec.json.Decoder(CallArgs, strict=False)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens import sidecar
 from tracelens.file_names import rank_in_name
-from tracelens.model.facts import MOST_RANKS, ProcessGroup
+from tracelens.model.facts import MOST_RANKS, ProcessGroup, believed
 from tracelens.names import printable
 
 if TYPE_CHECKING:
@@ -154,13 +154,13 @@ def _groups(value: object) -> tuple[ProcessGroup, ...]:
 
 
 def _group(item: dict[str, Any]) -> ProcessGroup:
-    ranks = [_integer(rank) for rank in _list(item.get("ranks"))]
+    ranks = [believed(_integer(rank)) for rank in _list(item.get("ranks"))]
     whole = [rank for rank in ranks if rank is not None]
     complete = whole if whole and len(whole) == len(ranks) else None
     return ProcessGroup(
         name=str(item.get("pg_name", "")),
         description=_text(item.get("pg_desc")) or _text(item.get("uid")),
-        size=_integer(item.get("pg_size")) or (len(whole) if complete else None),
+        size=believed(_integer(item.get("pg_size"))) or (len(whole) if complete else None),
         ranks=tuple(complete) if complete else None,
         backend=_text(item.get("backend_config")),
     )

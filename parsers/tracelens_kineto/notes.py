@@ -85,11 +85,16 @@ def _endings(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
         yield notice("trailing-bytes", **who, count=scan.trailing, what="the trace")
 
 
+def _lost(count: int, what: str) -> str:
+    shown = what if count == 1 else " or ".join(f"{one}s" for one in what.split(" or "))
+    return f"{count:,} {shown} lost"
+
+
 def _damage(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
     damage = odd.scan.damage
     if damage.count:
-        lost = damage.device_skipped
-        events = f"{lost:,} device event{'' if lost == 1 else 's'} lost"
+        lost = odd.collector.lost_to(damage) - odd.collector.untimed["step"]
+        what = "operator or range" if odd.collector.on_host else "device event"
         yield notice(
             "damaged-events",
             **who,
@@ -97,7 +102,7 @@ def _damage(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
             where=f"{damage.first_byte or 0:,}",
             repaired=damage.repaired,
             skipped=damage.skipped,
-            device=events if lost else "no device event is lost",
+            device=_lost(lost, what) if lost else "no device event is lost",
         )
 
 

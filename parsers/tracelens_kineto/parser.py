@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _EVENTS = re.compile(rb'"traceEvents"\s*:|"ph"\s*:\s*"[A-Za-z(),]"')
 _HEADER_KEYS = re.compile(rb'"(?:schemaVersion|deviceProperties|distributedInfo)"\s*:')
-_STEP = re.compile(rb'"ProfilerStep#(\d+)"')
+_STEP = re.compile(rb'"ProfilerStep#(\d{1,18})"')
 _KERNEL = re.compile(rb'"cat"\s*:\s*"(?:kernel|Kernel|gpu_mem|Mem)')
 _EVENT_START = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
 _OPENED = b'{"traceEvents":['

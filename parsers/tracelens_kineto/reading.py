@@ -229,7 +229,7 @@ class _Read:
     def _lost(self, collector: Collector, shared: notes.Shared | None) -> int:
         """Count the device events that are, or may be, lost or given to the wrong process."""
         lost = (
-            self.scan.damage.device_skipped
+            collector.lost_to(self.scan.damage)
             + self.scan.foreign
             + collector.unknown.of_devices().total()
         )

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from tracelens.model.facts import MOST_RANKS
 from tracelens.model.trace import NONE
 from tracelens_kineto import shapes
-from tracelens_kineto.columns import integer, integers
+from tracelens_kineto.columns import integer, integers, sizes
 from tracelens_kineto.events import CommArgs, Event, KernelArgs, OperatorArgs
 from tracelens_kineto.times import from_doubles, from_texts
 
@@ -73,10 +74,10 @@ def comm_columns(args: list[Any]) -> dict[str, Any]:
         "group_name": ["" if a.group_name is None else str(a.group_name) for a in args],
         "group_description": [a.group_description or "" for a in args],
         "group_ranks": ["" if a.group_ranks is None else str(a.group_ranks) for a in args],
-        "group_size": integers(a.group_size for a in args),
+        "group_size": sizes((a.group_size for a in args), MOST_RANKS),
         "dtype": [a.dtype or "" for a in args],
-        "in_elems": integers(_first(a.in_elems, a.old_in_elems) for a in args),
-        "out_elems": integers(_first(a.out_elems, a.old_out_elems) for a in args),
+        "in_elems": sizes(_first(a.in_elems, a.old_in_elems) for a in args),
+        "out_elems": sizes(_first(a.out_elems, a.old_out_elems) for a in args),
         "in_splits": ["" if a.in_splits is None else str(a.in_splits) for a in args],
         "out_splits": ["" if a.out_splits is None else str(a.out_splits) for a in args],
         "root": integers(a.rank for a in args),

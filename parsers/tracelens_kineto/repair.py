@@ -8,7 +8,7 @@ import math
 import re
 from decimal import Decimal
 
-from tracelens_kineto.categories import BUCKETS
+from tracelens_kineto.categories import BUCKETS, STEP
 from tracelens_kineto.events import is_phase
 
 _NO_NUMBER = re.compile(
@@ -37,13 +37,25 @@ def _escape_bytes(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("tracelens-escape", _escape_bytes)
 
 
-def may_be_device_event(span: str) -> bool:
-    """Tell whether a lost event may have been device work: unless its text says otherwise."""
+def may_be(span: str, *buckets: str) -> bool:
+    """Tell whether a lost event may have been of these buckets: unless its text says otherwise."""
     phase = re.search(_TEXT_FIELD.format("ph"), span)
     category = re.search(_TEXT_FIELD.format("cat"), span)
     if phase is not None and is_phase(phase[1]) and phase[1] != "X":
         return False
-    return category is None or BUCKETS.get(category[1]) in _DEVICE_BUCKETS
+    return category is None or BUCKETS.get(category[1]) in buckets
+
+
+def may_be_device_event(span: str) -> bool:
+    """Tell whether a lost event may have been device work, or a step: its mark bounds the work."""
+    return may_be(span, *_DEVICE_BUCKETS) or (
+        may_be(span, "mark", "operator") and f'"{STEP}' in span
+    )
+
+
+def may_be_host_work(span: str) -> bool:
+    """Tell whether a lost event may have been what stands for device work where there is none."""
+    return may_be(span, "mark", "operator", "call")
 
 
 def repair(span: str) -> dict[str, object] | None:
@@ -79,10 +91,10 @@ def _normalise(event: dict[str, object]) -> dict[str, object]:
     for key in ("ts", "dur"):
         if key in fixed and (number := _number(fixed.pop(key))) is not None:
             fixed[key] = number
-    for key in ("pid", "tid"):
+    for key in ("pid", "tid", "id"):
         value = fixed.get(key)
-        if value is not None and not isinstance(value, str) and not _fits(value):
-            fixed[key] = json.dumps(value)
+        if not isinstance(value, str) and not _fits(value):
+            fixed.pop(key, None)
     return fixed
 
 

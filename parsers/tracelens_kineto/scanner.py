@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -19,6 +19,8 @@ from tracelens_kineto.events import (
     EVENTS,
     EXACT_EVENTS,
     LAX_EVENTS,
+    LAX_EXACT_EVENTS,
+    LAX_LINK_EVENTS,
     LINK_EVENTS,
     PHASES,
     Event,
@@ -40,6 +42,7 @@ _EVENT_LIMIT = 1 << 25  # ... and so is one event of that length
 _CUT_TRIES = 200
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
+_T = TypeVar("_T")
 Batch = list[Event] | list[ExactEvent]
 
 
@@ -198,13 +201,10 @@ class Scan:
 
     def _fast(self, text: bytes) -> list[Event] | list[ExactEvent] | list[LinkEvent]:
         if self.links:
-            return LINK_EVENTS.decode(text)
+            return _decoded(text, LINK_EVENTS, LAX_LINK_EVENTS)
         if self.exact:
             return self._exactly(text)
-        try:
-            batch = EVENTS.decode(text)
-        except msgspec.ValidationError:
-            batch = LAX_EVENTS.decode(text)  # numbers as strings
+        batch = _decoded(text, EVENTS, LAX_EVENTS)
         odd = [e for e in batch if e.ts >= DOUBLE_LIMIT or (e.ph != "X" and e.ph not in PHASES)]
         if any(event.ts >= DOUBLE_LIMIT for event in odd):
             self.exact = True
@@ -214,7 +214,7 @@ class Scan:
         return batch
 
     def _exactly(self, text: bytes) -> list[ExactEvent]:
-        batch = EXACT_EVENTS.decode(text)
+        batch = _decoded(text, EXACT_EVENTS, LAX_EXACT_EVENTS)
         if any(event.ph != "X" and event.ph not in PHASES for event in batch):
             raise msgspec.ValidationError("an element that is no event")
         return batch
@@ -237,6 +237,15 @@ def traces(blocks: Iterable[bytes], *, links: bool = False) -> Iterator[Scan]:
         if scan.rest is None:
             return
         stream, offset = chain([scan.rest], stream), scan.offset
+
+
+def _decoded(
+    text: bytes, strict: msgspec.json.Decoder[list[_T]], lax: msgspec.json.Decoder[list[_T]]
+) -> list[_T]:
+    try:
+        return strict.decode(text)
+    except msgspec.ValidationError:
+        return lax.decode(text)  # numbers as strings
 
 
 def _last_boundary(buffer: bytes) -> tuple[int, int] | None:

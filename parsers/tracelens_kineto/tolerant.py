@@ -13,22 +13,24 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 
 import msgspec
 
-from tracelens_kineto.events import Event, is_phase
-from tracelens_kineto.repair import encode, may_be_device_event, repair
+from tracelens_kineto.events import WHOLE_EVENT, is_phase
+from tracelens_kineto.repair import encode, may_be_device_event, may_be_host_work, repair
 
 _EVENT_START = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
+_INNER_START = re.compile(r',\s*(\{\s*"ph"\s*:\s*")')  # writers put the phase first
 _ARRAY_END = re.compile(r"\}\s*(?=\]\s*(?:[,}]|\Z))")
 _FOREIGN_ARRAY = re.compile(r'"traceEvents"\s*:\s*\[')
 _BLANKS = re.compile(r"[ \t\r\n,]*")
 _LONGEST_EVENT = 1 << 18  # a longer one is no event but what is left of many
+_TRIES = 64  # so many beginnings of events inside damage are looked at
 _BRACES = re.compile(r"[{}]")
 
 # Floats stay text: a double would lose nanoseconds of absolute times. The decoders are lax.
 _DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_constant=lambda _: None)
-_CHECK = msgspec.json.Decoder(Event, strict=False)  # a number as a string is no damage
 
 
 @dataclass
@@ -38,7 +40,8 @@ class Damage:
     Attributes:
         repaired: Events rebuilt, whole but for the damaged part.
         skipped: Events that could not be.
-        device_skipped: Those of them that were, or may have been, device events.
+        device_skipped: Those of them that were, or may have been, device events, or steps.
+        host_skipped: Others that stand for device work on a CPU run: operators, ranges, calls.
         first_byte: Where the first one stands in the plain text.
         cut: The file ends inside an event.
         look_ahead: How far damaged objects may still be followed beyond the next event's start.
@@ -47,6 +50,7 @@ class Damage:
     repaired: int = 0
     skipped: int = 0
     device_skipped: int = 0
+    host_skipped: int = 0
     first_byte: int | None = None
     cut: bool = False
     look_ahead: int = 1 << 26
@@ -129,8 +133,9 @@ class _Walker:
             return inside or end
         if stop is None and not self.last:
             return None
+        begun = self._begun_inside(position, stop)
         if stop is None:
-            stop = _end_of_damage(text, position)
+            stop = begun or _end_of_damage(text, position)
         inside = self._foreign(position, len(text) if stop is None else stop)
         if inside is not None:
             return inside
@@ -138,8 +143,28 @@ class _Walker:
         if stop is None:
             self.damage.cut = True  # the file stops inside this event
             return len(text)
+        stop = begun or stop
         self._repair(text[position:stop])
         return stop
+
+    def _begun_inside(self, start: int, stop: int | None) -> int | None:
+        """Return where the next event begins if damage has lost its end, and another follows it.
+
+        A whole event must reach to where the damage seems to stop: in a name or an argument that
+        looks like one more would follow.
+        """
+        begun = None
+        found = _INNER_START.finditer(self.text, start + 1, stop or len(self.text))
+        for match in islice(found, _TRIES):
+            inner = match.start(1)
+            begun = begun or inner
+            value, length = _decode(self.text[inner:stop], 0)
+            if length is None or not isinstance(value, dict) or not is_phase(value.get("ph")):
+                continue
+            end = inner + length
+            if end == stop or (stop is None and _ARRAY_END.match(self.text, end - 1)):
+                return begun
+        return None
 
     def _decoded(self, position: int, stop: int | None) -> tuple[object, int] | None:
         """Decode the value at a position: up to the next event's start, else beyond it.
@@ -176,7 +201,7 @@ class _Walker:
             self._skip(self.text[start:end])
             return
         raw = self.text[start:end].encode("latin-1")
-        if _readable(raw):
+        if _is_sound(raw):
             self.result.events.append(raw)
         else:
             self.damage.note(self.offset + start)
@@ -186,22 +211,24 @@ class _Walker:
         event = None
         if len(span) <= _LONGEST_EVENT:
             event = repair(span.encode("latin-1").decode("utf-8", "tracelens-escape"))
-        mended = None if event is None else encode(event)
-        if mended is None or not _readable(mended):
-            self._skip(span)
-        else:
-            self.result.events.append(mended)
+        raw = b"" if event is None else encode(event)
+        if _is_sound(raw):
+            self.result.events.append(raw)
             self.damage.repaired += 1
+        else:
+            self._skip(span)
 
     def _skip(self, span: str) -> None:
         self.damage.skipped += 1
-        self.damage.device_skipped += may_be_device_event(span)
+        device = may_be_device_event(span)
+        self.damage.device_skipped += device
+        self.damage.host_skipped += not device and may_be_host_work(span)
 
 
-def _readable(event: bytes) -> bool:
-    """Tell whether the typed decoder takes an event."""
+def _is_sound(raw: bytes) -> bool:
+    """Tell whether the typed decoders take an event; a number as a string is no damage."""
     try:
-        _CHECK.decode(event)
+        WHOLE_EVENT.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True

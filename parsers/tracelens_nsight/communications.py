@@ -14,6 +14,7 @@ import numpy as np
 
 from tracelens import operations
 from tracelens.host_names import is_communication_range
+from tracelens.model.facts import believed
 from tracelens.model.trace import COMMUNICATIONS, NONE, ProcessGroup, frame
 from tracelens_nsight.frames import OPERATOR, categories
 
@@ -116,7 +117,7 @@ def _groups(payloads: Payloads) -> tuple[ProcessGroup, ...]:
     if set(facts) == {NONE} and len(made) == 1:
         size, place = facts[NONE]
         name = f"{ONLY} of {size}"
-        return (ProcessGroup(name, None, size, None, "nccl", name, _or_unknown(place)),)
+        return (ProcessGroup(name, None, size, None, "nccl", name, believed(place)),)
     placed = np.flatnonzero((fields["rank"] != NONE) & (fields["communicator"] != NONE))
     for row in placed.tolist():  # advanced tracing says it with every call
         facts.setdefault(int(fields["communicator"][row]), (NONE, int(fields["rank"][row])))
@@ -125,8 +126,8 @@ def _groups(payloads: Payloads) -> tuple[ProcessGroup, ...]:
     for one in sorted({*facts, *np.unique(used).tolist()} - {NONE}):
         size, place = facts.get(int(one), (NONE, NONE))
         name = f"{int(one) & (1 << 64) - 1:016x}"
-        sized = _or_unknown(size)
-        found.append(ProcessGroup(name, None, sized, None, "nccl", name, _or_unknown(place)))
+        sized = believed(size)
+        found.append(ProcessGroup(name, None, sized, None, "nccl", name, believed(place)))
     return tuple(found)
 
 
@@ -166,7 +167,3 @@ def _by_stream(
 
 def _or_none(value: int | None) -> int:
     return NONE if value is None else value
-
-
-def _or_unknown(value: int) -> int | None:
-    return None if value == NONE else value

@@ -12,8 +12,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tracelens.digits import as_integer
 from tracelens.file_names import rank_in_name
-from tracelens.model.facts import MOST_RANKS
+from tracelens.model.facts import believed
 from tracelens.model.trace import NONE, ProcessGroup
 from tracelens_nsight.identifiers import pid_of
 from tracelens_nsight.ranges import EVENTS, MARK
@@ -111,7 +112,9 @@ def _environment(tables: Tables) -> dict[str, int]:
     for text in rows.texts["value"].texts():
         match = _VARIABLE.match(text)
         if match and match[1] in allowed:
-            found[match[1]] = int(match[2])
+            value = believed(as_integer(match[2]))
+            if value is not None:
+                found[match[1]] = value
     return found
 
 
@@ -174,8 +177,7 @@ def _group(said: Any) -> ProcessGroup | None:
 
 
 def _number(value: object) -> int | None:
-    is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_RANKS
-    return value if is_number else None  # type: ignore[return-value]
+    return believed(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def rank_of(
@@ -212,4 +214,4 @@ def _first(environment: dict[str, int], keys: Sequence[str]) -> int | None:
 def _mpi_rank(export: Export, process: int) -> int | None:
     found = export.of(process, "MPI_RANKS", "globalTid", ["rank"]).integers["rank"]
     ranks = set(found.tolist()) - {NONE}
-    return ranks.pop() if len(ranks) == 1 else None
+    return believed(ranks.pop()) if len(ranks) == 1 else None

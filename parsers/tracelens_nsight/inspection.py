@@ -58,7 +58,7 @@ def _steps(tables: Tables) -> tuple[int, ...] | None:
 
     beginnings = ("ProfilerStep#", "iteration ", "step ", "tracelens.step ")
     rows = tables.read(EVENTS, texts=["text"], where=[Like("text", beginnings)])
-    numbers = [re.search(r"(\d+)$", name) for name in rows.texts["text"].names]
+    numbers = [re.search(r"(\d{1,18})$", name) for name in rows.texts["text"].names]
     return tuple(sorted({int(one[1]) for one in numbers if one}))
 
 

@@ -155,6 +155,7 @@ S, R = "send", "recv"
         {0: [(R, 1), (S, 1)], 1: [(R, 0), (S, 0)]},  # nobody sends first
         {0: [(S, 1), (R, 1)], 1: [(S, 0), (R, 0)]},  # both do
         {0: [(S, 1), (S, 2), (S, 3)], 1: [(R, 0)], 2: [(R, 0)], 3: [(R, 0)]},  # a star
+        {0: [(S, 0)], 1: [(R, 0)]},  # a damaged peer: rank 0 sends to itself
     ],
 )  # fmt: skip
 def test_what_is_no_line_gives_no_stages(messages: dict[int, list[tuple[str, int]]]) -> None:

@@ -136,7 +136,7 @@ class TestBytes:
         assert table(trace.reduce())[0][3] == 800 - 10 * 10 * 2
 
     def test_cut_or_missing_splits_fall_back_to_the_share(self) -> None:
-        for splits in ("[1, 2, ...]", "[]", [1, 2]):
+        for splits in ("[1, 2, ...]", "[]", [1, 2], "[1, x, 2, -3]", "nonsense"):
             trace = Trace(world=4).collective("all_to_allv", 500, 60, 400, 400, in_splits=splits)
             assert table(trace.reduce())[0][3] == 600
 
@@ -147,6 +147,13 @@ class TestBytes:
         reduction = Trace().all_reduce(500, 60, 9, dtype="Float6_e3m2").reduce()
         assert reduction.operations["message_elements"].tolist() == [18]
         assert table(reduction) == [("all_reduce", -1, NONE, NONE)]
+
+    @pytest.mark.parametrize("elements", [-1, 1 << 60, (1 << 63) - 1, 1 << 64, 10**400])
+    def test_sizes_that_cannot_be_are_unknown(self, elements: int) -> None:
+        trace = Trace(world=4).all_reduce(500, 60, elements)
+        assert table(trace.reduce()) == [("all_reduce", -1, NONE, NONE)]
+        trace = Trace(world=4).all_gather(500, 60, 1 << 47)  # times four
+        assert table(trace.reduce()) == [("all_gather", -1, NONE, NONE)]
 
     def test_nothing_is_nothing_whatever_its_dtype(self) -> None:
         reduction = Trace().all_reduce(500, 60, 0, dtype="").reduce()

@@ -101,6 +101,12 @@ class TestFind:
         assert (len(found), found.source) == (0, None)
 
 
+def test_a_number_beyond_all_numbers() -> None:
+    """Such a step is one of its place, as one without a number is."""
+    found = find(marks_table(("ProfilerStep#5", 0, 10), (f"ProfilerStep#{'9' * 5_000}", 10, 20)))
+    assert found.number == [5, 1]
+
+
 class TestLaunchingStep:
     marks = step_marks((100, 200), (250, 300))
 

@@ -204,7 +204,7 @@ def test_the_reports_say_it(name: str) -> None:
     assert metric.value == 100 * result.pipeline.bubble.measured
     shape = f"{RECORDED[name]}, 4 stages, 8 micro-batches"
     assert metric.detail == f"predicted 27.3 % for {shape}"
-    assert "The pipeline bubble is" in result.summary.verdict
+    assert " are pipeline bubble and " in result.summary.verdict
 
 
 def test_what_is_found() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tracelens.model.trace import MARKS, NONE
-from tracelens_kineto.columns import Columns, integer, integers
+from tracelens_kineto.columns import Columns, integer, integers, sizes
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,12 @@ def test_mixed_numbers() -> None:
     assert integers([1, "2", None, 2**64 - 2, "x"]).tolist() == [1, 2, NONE, -2, NONE]
     assert integers([1, 2]).tolist() == [1, 2]
     assert integers([]).tolist() == []
+
+
+def test_sizes_that_cannot_be_are_none() -> None:
+    found = sizes([3, "4", -1, None, 2**64, 2**63, "1e30", 1e300, "many", 10**400])
+    assert found.tolist() == [3, 4, *[NONE] * 8]
+    assert sizes([]).dtype == "int64"
 
 
 def test_ids_beyond_2_to_53_stay_apart() -> None:

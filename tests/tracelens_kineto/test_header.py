@@ -33,6 +33,16 @@ def test_a_simulator_says_so() -> None:
     assert not read_keys({"schemaVersion": 1}, {}).simulated
 
 
+@pytest.mark.parametrize("number", [-1, 1 << 40, 4_611_686_018_427_387_000, 10**30])
+def test_a_world_that_cannot_be(number: int) -> None:
+    """Lists of all ranks are made: such a number would cost all memory."""
+    group = {"pg_name": "0", "pg_size": number, "ranks": [0, number]}
+    info = {"rank": number, "world_size": number, "pg_config": [group]}
+    got = read_keys({"distributedInfo": info}, {})
+    assert (got.rank, got.world_size) == (None, None)
+    assert (got.groups[0].size, got.groups[0].ranks) == (None, None)
+
+
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_all_facts(where: str) -> None:
     keys = {

@@ -390,6 +390,12 @@ def test_the_parser_fits_the_protocol() -> None:
     assert parser.formats == ("kineto",)
 
 
+def test_operators_that_are_all_ranges() -> None:
+    """Until torch 1.11 ranges are operators; the profiler's steps can be all there are."""
+    trace = Trace(schema=Schema(torch="2.1", capitals=True)).step(3, 100, 50).parse()
+    assert trace.marks["name"].tolist() == ["ProfilerStep#3"]
+
+
 def test_everything_at_once_is_valid() -> None:
     trace = small_trace(Schema(capitals=True, text_ids=True))
     trace.graph(400, [(RING, 500, 5)]).point_to_point(1500, 20, [("send", 0, 64), ("recv", 0, 64)])

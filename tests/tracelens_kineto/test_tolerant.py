@@ -9,6 +9,7 @@ import pytest
 from builders import Trace, parse_bytes
 
 from tracelens.model.trace import NONE, RankTrace
+from tracelens.reduction import reduce_rank
 
 START, END = "200.001", "50.002"
 
@@ -73,7 +74,8 @@ REPAIRED = {
     "N/A": (kernel_text(args=with_ids('"x": N/A')), "gemm"),
     "a name that is a number": (kernel_text("17"), "17"),
     "a fractional pid": (kernel_text(pid="1.5"), "gemm"),
-    "a null thread that is a list": (kernel_text(tid="[]"), "gemm"),
+    "a thread that is a list": (kernel_text(tid="[]"), "gemm"),
+    "a process that is true": (kernel_text(pid="true"), "gemm"),
 }  # fmt: skip
 
 
@@ -89,6 +91,28 @@ def test_repaired(kind: str, last: bool) -> None:
     assert "1 repaired, 0 skipped" in damage(trace)
     assert "no device event is lost" in damage(trace)
     assert not trace.info.truncated
+
+
+# Values some of the typed decoders take and others do not.
+ODD_FIELDS = {"pid": "1.0", "tid": "true", "id": "[1]", "ts": '"200.001"', "dur": '"50.002"'}
+
+
+@pytest.mark.parametrize("key", ODD_FIELDS)
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("shift", ["", "1767225600000"])
+def test_every_reading_of_a_file_takes_what_one_takes(key: str, damaged: bool, shift: str) -> None:
+    """Flow arrows are read in a second pass, absolute times with decoders of their own."""
+    fields = {"ts": START, **({key: ODD_FIELDS[key]} if key != "ts" else {})}
+    fields["ts"] = shift + fields["ts"]
+    if key == "ts":
+        fields["ts"] = f'"{fields["ts"]}"'
+    args = '{"device": 0, "stream": 7}'  # no correlation: arrows are asked
+    text = kernel_text(args=args, **fields)
+    if damaged:
+        text += ',\n{"ph": "X", "cat": "cpu_op", "name": "a "b"", "ts": 1, "dur": 1}'
+    row = the_kernel(parsed(text))
+    start = 200_001 + 1000 * int(f"{shift}000" if shift else 0)
+    assert (row["start"], row["end"] - row["start"]) == (start, 50_002)
 
 
 def test_invalid_utf8_keeps_kernels_apart() -> None:
@@ -151,6 +175,35 @@ def test_a_skipped_host_event_costs_no_device_event() -> None:
     trace = parsed('{"ph": "X", "cat": "cpu_op", "name": "x "y" z", "tss": 1}')
     assert "0 repaired, 1 skipped; no device event is lost" in damage(trace)
     assert trace.info.damaged_device_events == 0
+
+
+def test_a_step_that_is_lost_leaves_no_step_complete() -> None:
+    """The step before it would be taken for both."""
+    trace = Trace()
+    for step in (1, 2, 3):
+        trace.step(step, 1_000 * step, 900).kernel("gemm", 1_000 * step + 100, 300)
+    for lost in ('"ts": null', '"tss": 1'):
+        text = trace.text().replace('"ts": 2000.000', lost)
+        assert lost in text
+        got = parse_bytes(text.encode())
+        assert got.info.damaged_device_events == 1
+        assert not any(step.complete for step in reduce_rank(got).devices[0].steps)
+
+
+def test_without_a_device_host_events_are_its_work() -> None:
+    trace = Trace().step(1, 1_000, 900).operator("aten::mm", 1_100, 300)
+    lost = trace.raw('{"ph": "X", "cat": "cpu_op", "name": "a "b" c", "tss": 1}').parse()
+    assert "0 repaired, 1 skipped; 1 operator or range lost" in damage(lost)
+    assert lost.info.damaged_device_events == 1
+    (step,) = reduce_rank(lost).devices[0].steps
+    assert not step.complete
+
+
+@pytest.mark.parametrize("pid", ["", '"pid": null, ', '"pid": [], ', '"pid": true, '])
+def test_an_event_that_lost_its_process_is_of_no_other_one(pid: str) -> None:
+    trace = Trace().step(1, 1_000, 900).operator("aten::mm", 1_100, 300)
+    got = trace.raw(f'{{"ph": "X", "cat": "cpu_op", "name": "a", {pid}"ts": 1, "dur": 1}}').parse()
+    assert (got.info.rank, got.info.process) == (0, 4012)
 
 
 @pytest.mark.parametrize("size", [70, 500, 1 << 20])
@@ -229,6 +282,43 @@ def test_what_cannot_be_told_is_skipped_and_may_have_been_device_work(kind: str)
     assert trace.device_events["name"].astype(object).tolist() == ["before", "after"]
     assert "0 repaired, 1 skipped" in damage(trace)
     assert trace.info.damaged_device_events == may_be_device_work
+
+
+CUT_SHORT = {
+    "in a name": '{"ph": "X", "cat": "kernel", "name": "ge',
+    "in its first key": '{"p',
+    "in a time": '{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 200.',
+    "in an argument": '{"ph": "X", "cat": "kernel", "args": {"a": [1, {"b": 2',
+}
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("kind", CUT_SHORT)
+def test_an_event_without_its_end_costs_itself_only(kind: str, last: bool) -> None:
+    following = "" if last else ', {"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "dur": 1}'
+    trace = parsed(f"{CUT_SHORT[kind]},\n{kernel_text()}{following}", last=last)
+    assert the_kernel(trace)["start"] == 200_001
+    assert "0 repaired, 1 skipped; 1 device events lost" in damage(trace)
+
+
+def test_an_event_without_its_end_that_says_enough_is_repaired() -> None:
+    cut = kernel_text("before", ts="300", dur="2").partition('"stream"')[0]
+    trace = parsed(f"{cut},\n{kernel_text()}")
+    assert trace.device_events["start"].tolist() == [100_000, 200_001, 300_000, 900_000]
+
+
+def test_several_events_without_their_ends() -> None:
+    known = [text for text in CUT_SHORT.values() if '"ph"' in text]
+    trace = parsed(",".join([*known, kernel_text()]))
+    assert the_kernel(trace)["start"] == 200_001
+    assert "0 repaired, 3 skipped; 3 device events lost" in damage(trace)
+
+
+def test_a_name_like_an_event_is_no_event() -> None:
+    inside = '{"ph": "X", "cat": "kernel", "name": "y", "ts": 1, "dur": 2}'
+    trace = parsed(kernel_text(f'"say "x", {inside}"'))
+    assert trace.device_events["start"].tolist() == [100_000, 900_000]
+    assert "0 repaired, 1 skipped" in damage(trace)
 
 
 def test_an_event_of_an_unknown_category_that_names_a_device() -> None:

@@ -8,6 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tracelens.model.result import Notice
 
+LARGEST_SIZE = 1 << 48
+"""Elements or bytes of one operation: more is damage. Sums of thousands still fit 64 bits."""
+
+
+def believed(number: int | None) -> int | None:
+    """Return a recorded rank or number of ranks, None if it cannot be one."""
+    return number if number is not None and 0 <= number <= MOST_RANKS else None
+
 
 MOST_RANKS = 1 << 20
 """A number of ranks beyond any machine: what claims more is damaged or hostile."""

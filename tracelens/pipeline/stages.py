@@ -147,7 +147,7 @@ def _order(views: dict[int, View]) -> list[int] | None:
     order = firsts
     while following := peers[order[-1]] - set(order):
         order.append(following.pop())
-    return order
+    return order if len(order) == len(views) else None  # else some message's other end is missing
 
 
 def _seam(views: dict[int, View]) -> set[int] | None:
