@@ -92,6 +92,7 @@ def run(path: Path, *options: str, command: str = "analyze") -> Ran:
     tracelens_command = [sys.executable, "-m", "tracelens", command, str(path), *options]
     done = subprocess.run(
         [sys.executable, "-S", "-c", _MEASURED, *tracelens_command],
+        check=False,
         cwd=path.parent,
         env=clean,
         capture_output=True,
