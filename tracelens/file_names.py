@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tracelens.model.facts import MOST_RANKS
+from tracelens.model.facts import believed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ def rank_in_name(path: Path) -> int | None:
     """Return the rank that a file's name says, or its folder's."""
     for name in (path.name, path.parent.name):
         for match in _RANK.finditer(name):
-            number = int(match[1] or match[2])
-            if not _INSIDE.search(name[: match.start() + 1]) and number < MOST_RANKS:
+            number = believed(int(match[1] or match[2]))
+            if number is not None and not _INSIDE.search(name[: match.start() + 1]):
                 return number
     return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tracelens.model.facts import MOST_RANKS
+from tracelens.model.facts import believed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,8 +49,4 @@ def _decoded(path: Path) -> Sidecar | None:
             found = msgspec.json.decode(file.read(_LONGEST), type=Sidecar)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return Sidecar(_natural(found.rank), _natural(found.world_size), found.host)
-
-
-def _natural(number: int | None) -> int | None:
-    return number if number is not None and 0 <= number <= MOST_RANKS else None
+    return Sidecar(believed(found.rank), believed(found.world_size), found.host)

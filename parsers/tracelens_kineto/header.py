@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracelens import sidecar
 from tracelens.file_names import rank_in_name
-from tracelens.model.facts import MOST_RANKS, ProcessGroup, believed
+from tracelens.model.facts import ProcessGroup, believed
 from tracelens.names import printable
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def read(header: bytes, footer: bytes) -> Header:
     devices, amd = _devices(values.get("deviceProperties"))
     shapes = _integer(values.get("record_shapes"))
     return Header(
-        rank=_rank(info.get("rank")),
-        world_size=_rank(info.get("world_size")),
+        rank=believed(_integer(info.get("rank"))),
+        world_size=believed(_integer(info.get("world_size"))),
         backend=_text(info.get("backend")),
         nccl_version=_text(info.get("nccl_version")),
         base_ns=_integer(values.get("baseTimeNanoseconds")) or 0,
@@ -126,11 +126,6 @@ def _integer(value: object) -> int | None:
     except ValueError:
         return None
     return number if 0 <= number < 1 << 62 else None
-
-
-def _rank(value: object) -> int | None:
-    number = _integer(value)
-    return number if number is not None and number <= MOST_RANKS else None
 
 
 def _text(value: object) -> str | None:

@@ -298,7 +298,7 @@ def test_an_event_without_its_end_costs_itself_only(kind: str, last: bool) -> No
     following = "" if last else ', {"ph": "X", "cat": "cpu_op", "name": "x", "ts": 1, "dur": 1}'
     trace = parsed(f"{CUT_SHORT[kind]},\n{kernel_text()}{following}", last=last)
     assert the_kernel(trace)["start"] == 200_001
-    assert "0 repaired, 1 skipped; 1 device events lost" in damage(trace)
+    assert "0 repaired, 1 skipped; 1 device event lost" in damage(trace)
 
 
 def test_an_event_without_its_end_that_says_enough_is_repaired() -> None:
