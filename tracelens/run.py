@@ -89,6 +89,7 @@ def assemble(reductions: list[RankReduction], asked: frozenset[int] | None = Non
     duplicated = []
     for rank in sorted(by_rank):
         sets = _cycle_sets(by_rank[rank])
+        sets.sort(key=lambda cycles: not any(cycle.devices for cycle in cycles))  # empty ones last
         if len(sets) > 1:
             duplicated.append(rank)
             notices.append(_duplicate_notice(rank, sets))

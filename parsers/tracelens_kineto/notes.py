@@ -75,6 +75,8 @@ def _endings(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
         where = odd.source.cut or f"inside the events, after {odd.collector.events:,} of them"
         if scan.too_long:
             where = f"no event ends in the 32 MiB after event {odd.collector.events:,}"
+        if scan.damage.hopeless:
+            where = f"after event {odd.collector.events:,} there is nothing but damage"
         yield notice("truncated-file", **who, where=where, who=shown)
     elif not scan.whole and not scan.foreign:
         yield notice("metadata-cut", **who)

@@ -135,7 +135,7 @@ class Scan:
             start = cut[0] - self.unread if self.unread else cut[1]
         self.offset += start
         self._patience = 0 if start else 2 * len(buffer)
-        self.too_long = len(buffer) - start > _EVENT_LIMIT
+        self.too_long = self.damage.hopeless or len(buffer) - start > _EVENT_LIMIT
         return buffer[start:]
 
     def _after(self, text: bytes, *, last: bool = False) -> Batches:

@@ -26,6 +26,7 @@ _ARRAY_END = re.compile(r"\}\s*(?=\]\s*(?:[,}]|\Z))")
 _FOREIGN_ARRAY = re.compile(r'"traceEvents"\s*:\s*\[')
 _BLANKS = re.compile(r"[ \t\r\n,]*")
 _LONGEST_EVENT = 1 << 18  # a longer one is no event but what is left of many
+_MOST_IN_A_ROW = 250_000  # a second or two of looking at each
 _TRIES = 64  # so many beginnings of events inside damage are looked at
 _BRACES = re.compile(r"[{}]")
 
@@ -44,6 +45,7 @@ class Damage:
         host_skipped: Others that stand for device work on a CPU run: operators, ranges, calls.
         first_byte: Where the first one stands in the plain text.
         cut: The file ends inside an event.
+        in_a_row: How many were skipped since the last event.
         look_ahead: How far damaged objects may still be followed beyond the next event's start.
     """
 
@@ -53,12 +55,18 @@ class Damage:
     host_skipped: int = 0
     first_byte: int | None = None
     cut: bool = False
+    in_a_row: int = 0
     look_ahead: int = 1 << 26
 
     def note(self, at: int) -> None:
         """Remember where the first damage stands (byte of the plain text)."""
         if self.first_byte is None:
             self.first_byte = at
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether so much in a row is no event that the rest is not looked at."""
+        return self.in_a_row > _MOST_IN_A_ROW
 
     @property
     def count(self) -> int:
@@ -100,12 +108,14 @@ class _Walker:
     def __init__(self, text: str, offset: int, damage: Damage, *, last: bool) -> None:
         self.text, self.offset, self.damage, self.last = text, offset, damage, last
         self.result = Walk()
+        self._searched = -1  # the next event's start is known for places up to here
+        self._start: int | None = None
 
     def run(self) -> None:
         text, position = self.text, 0
         while True:
             position = _skip_blanks(text, position)
-            if position >= len(text):
+            if position >= len(text) or self.damage.hopeless:
                 return
             if text[position] == "]":
                 self.result.end = position + 1
@@ -118,10 +128,7 @@ class _Walker:
 
     def _one(self, position: int) -> int | None:
         """Read the event at a position and return where it ends; None if that is yet to come."""
-        text = self.text
-        following = _EVENT_START.search(text, position)
-        # Both patterns match at the event's own closing brace.
-        stop = following.start() + 1 if following else None
+        text, stop = self.text, self._next_start(position)
         found = self._decoded(position, stop)
         if found is not None:
             value, end = found
@@ -147,12 +154,29 @@ class _Walker:
         self._repair(text[position:stop])
         return stop
 
+    def _next_start(self, position: int) -> int | None:
+        """Return where the event at a position ends, as the start of the next one tells.
+
+        What was found stays true until it is passed: searching anew for each event would cost the
+        square of a text in which events of this form are far apart.
+        """
+        if position > self._searched:
+            match = _EVENT_START.search(self.text, position)
+            # Both patterns match at the event's own closing brace.
+            self._searched = match.start() if match else len(self.text)
+            self._start = match.start() + 1 if match else None
+        return self._start
+
     def _begun_inside(self, start: int, stop: int | None) -> int | None:
         """Return where the next event begins if damage has lost its end, and another follows it.
 
         A whole event must reach to where the damage seems to stop: in a name or an argument that
         looks like one more would follow.
         """
+        if stop is None:
+            if self.damage.look_ahead <= 0:
+                return None
+            self.damage.look_ahead -= len(self.text) - start
         begun = None
         found = _INNER_START.finditer(self.text, start + 1, stop or len(self.text))
         for match in islice(found, _TRIES):
@@ -202,7 +226,7 @@ class _Walker:
             return
         raw = self.text[start:end].encode("latin-1")
         if _is_sound(raw):
-            self.result.events.append(raw)
+            self._add(raw)
         else:
             self.damage.note(self.offset + start)
             self._repair(self.text[start:end])
@@ -213,13 +237,18 @@ class _Walker:
             event = repair(span.encode("latin-1").decode("utf-8", "tracelens-escape"))
         raw = b"" if event is None else encode(event)
         if _is_sound(raw):
-            self.result.events.append(raw)
+            self._add(raw)
             self.damage.repaired += 1
         else:
             self._skip(span)
 
+    def _add(self, event: bytes) -> None:
+        self.result.events.append(event)
+        self.damage.in_a_row = 0
+
     def _skip(self, span: str) -> None:
         self.damage.skipped += 1
+        self.damage.in_a_row += 1
         device = may_be_device_event(span)
         self.damage.device_skipped += device
         self.damage.host_skipped += not device and may_be_host_work(span)

@@ -144,6 +144,14 @@ class TestTheRealCommand:
         assert path.stat().st_size < 10_000
         assert "it ends before its first event" in one_error(run(path))
 
+    def test_millions_of_elements_that_are_no_events(self, tmp_path: Path) -> None:
+        path = tmp_path / "rank0.json.gz"
+        path.write_bytes(deflated(b'{"a":1},' * 500_000, 20, BEGUN + EVENT + b",", EVENT + b"]}"))
+        ran = run(path)
+        ran.was_cheap()
+        assert ran.code == 0
+        assert "after event 1 there is nothing but damage" in ran.error
+
     def test_a_gigabyte_of_spaces_is_inspected_too(self, tmp_path: Path) -> None:
         path = tmp_path / "rank0.json.gz"
         path.write_bytes(spaces(10**9, BEGUN + EVENT))
