@@ -316,4 +316,6 @@ def notice(
     plural = {"s": "" if count == 1 else "s", "es": "" if count == 1 else "es"}
     shown = f"{count:,}" if count is not None else ""
     fields = {"count": shown, "rank": rank, **plural, **values}
-    return Notice(code, kind.level, kind.template.format(**fields), file, rank, count)
+    # Names from a trace may hold line breaks; a notice is one line.
+    message = " ".join(kind.template.format(**fields).splitlines())
+    return Notice(code, kind.level, message, file, rank, count)

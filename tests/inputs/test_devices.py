@@ -280,3 +280,12 @@ def test_a_queue_of_64_bits_is_a_stream(tmp_path: Path) -> None:
     (trace_read,) = tracelens.load(tmp_path)
     streams = set(trace_read.device_events["stream"])
     assert {(1 << 53) + 1, 1 << 53, 2 - (1 << 63)} <= streams
+
+
+def test_a_name_with_line_breaks_stays_in_its_notice(tmp_path: Path) -> None:
+    write_ranks(tmp_path)
+    odd = '{"ph": "X", "cat": "Oper\\nator", "name": "x", "pid": 1, "tid": 1, "ts": 1, "dur": 1}'
+    rank(1).raw(odd).write(tmp_path / "rank1.json")
+    result = tracelens.analyze(tmp_path)
+    is_standard(result)
+    assert "(Oper ator)" in said(result, "unknown-categories")
