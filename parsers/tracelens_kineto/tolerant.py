@@ -22,6 +22,7 @@ from tracelens_kineto.repair import encode, may_be_device_event, may_be_host_wor
 
 _EVENT_START = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
 _INNER_START = re.compile(r',\s*(\{\s*"ph"\s*:\s*")')  # writers put the phase first
+_STUMP = re.compile(r',\s*\{(?:"\w*)?\s*(?=,)')  # what is left of an event that broke off at once
 _ARRAY_END = re.compile(r"\}\s*(?=\]\s*(?:[,}]|\Z))")
 _FOREIGN_ARRAY = re.compile(r'"traceEvents"\s*:\s*\[')
 _BLANKS = re.compile(r"[ \t\r\n,]*")
@@ -152,6 +153,8 @@ class _Walker:
             return len(text)
         stop = begun or stop
         self._repair(text[position:stop])
+        for _ in _STUMP.finditer(text, position, stop):
+            self._skip("")
         return stop
 
     def _next_start(self, position: int) -> int | None:

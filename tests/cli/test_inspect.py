@@ -15,7 +15,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import zstandard
 from builders import Group, Schema, Trace
 from command import run
 from standard_run import add_step, rank, write_ranks
@@ -33,6 +32,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "node1" / "iteration_10").mkdir(parents=True)
     rank(0, 8).write(folder / "rank0.json")
     rank(1, 8).write(folder / "rank1.json.gz", gz=True)
+    zstandard = pytest.importorskip("zstandard")
     packed = zstandard.ZstdCompressor().compress(rank(2, 8).bytes())
     (folder / "rank2.json.zst").write_bytes(packed)
     data = rank(3, 8).bytes()

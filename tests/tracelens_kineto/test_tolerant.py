@@ -206,6 +206,13 @@ def test_an_event_that_lost_its_process_is_of_no_other_one(pid: str) -> None:
     assert (got.info.rank, got.info.process) == (0, 4012)
 
 
+def test_events_of_which_next_to_nothing_is_left_are_counted() -> None:
+    launch = '{"ph": "X", "cat": "cuda_runtime", "name": "launch", "pid": 1, "ts": 17672256'
+    trace = parsed(f'{launch},\n{{,\n{{"p,\n{kernel_text()}')
+    assert the_kernel(trace)["start"] == 200_001
+    assert "2 skipped; 2 device events lost" in damage(trace)
+
+
 @pytest.mark.parametrize("size", [70, 500, 1 << 20])
 def test_the_first_damage_is_placed(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracelens_kineto.inflate.BLOCK", size)
