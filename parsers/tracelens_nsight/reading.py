@@ -39,10 +39,9 @@ if TYPE_CHECKING:
     from tracelens_nsight.tables import Tables
 
 _UNREAD = {"OSRT_API": "os_call", "COMPOSITE_EVENTS": "sample", "SCHED_EVENTS": "switch"}
-_HINTS = {
-    "steps": "push an NVTX range `step N` around each optimizer step",
-    "bytes": "NCCL's payloads are not in the export",
-}
+_HINTS = {"steps": "push an NVTX range `step N` around each optimizer step"}
+_ABSENT = "NCCL's payloads are not in the export"
+_UNKNOWN = "NCCL's payloads are not in the export, or could not be read"
 
 
 def read(
@@ -190,7 +189,7 @@ def _info(
                 unread=unread,
             )
         ),
-        hints=_HINTS,
+        hints={**_HINTS, "bytes": _UNKNOWN if talk.unread else _ABSENT},
     )
 
 
@@ -204,7 +203,9 @@ def _notices(
     unassigned: bool,
     unread: int,
 ) -> Iterator[Notice]:
-    if talk.calls and not talk.sized and described:
+    if talk.unread and not unread:
+        yield notice("payloads-unread", file=name, rank=rank, count=talk.unread)
+    elif talk.calls and not talk.sized and not unread and described:
         yield notice("payloads-not-exported", file=name, rank=rank, count=talk.calls)
     opaque = np.array([text == device.OPAQUE_GRAPH for text in rows.names])[rows.name]
     if opaque.any():

@@ -129,6 +129,12 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
         ),
         "the details of 6 calls of NCCL's advanced tracing are not in the export, or unknown",
     ),
+    "payloads-unread": (
+        lambda folder: export(
+            folder, recording(), "UPDATE NVTX_EVENTS SET binaryData = substr(binaryData, 1, 40)"
+        ),
+        "the payloads of 6 NCCL calls are damaged, or of an unknown form",
+    ),
     "no-nccl-ranges": (
         lambda folder: export(folder, recording(), nccl="2.7"),
         "6 communication calls were recorded, and not one range of NCCL",

@@ -38,6 +38,7 @@ def noticed(code: str) -> Callable[[RankReduction], Found | None]:
 
 not_exported = noticed("payloads-not-exported")
 unread = noticed("nccl-trace-unread")
+damaged = noticed("payloads-unread")
 
 
 def no_nccl_ranges(rank: RankReduction) -> Found | None:
@@ -47,7 +48,8 @@ def no_nccl_ranges(rank: RankReduction) -> Found | None:
 
 def has_nccl_ranges(rank: RankReduction) -> bool:
     """Tell whether NCCL's ranges are there, and what they carry was not left out on export."""
-    return finders.holds(rank, "nccl") and not not_exported(rank) and not unread(rank)
+    others = (not_exported, unread, damaged)
+    return finders.holds(rank, "nccl") and not any(find(rank) for find in others)
 
 
 def without_communicator(rank: RankReduction) -> Found | None:
@@ -115,6 +117,15 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "export the report again, no new recording is needed:\n"
         "nsys export -t sqlite --include-blobs=true --include-json=true -f true X.nsys-rep",
         unread,
+    ),
+    Check(
+        "payloads-unread",
+        "missing",
+        ("Volume", "Collectives", "Stability"),
+        "the payloads of {count} NCCL calls are damaged, or of an unknown form",
+        "their bytes, the comparison with theory and their bandwidth are unknown",
+        "export the report again; if it does not help, tell us the versions of nsys and NCCL",
+        damaged,
     ),
     Check(
         "no-nccl-ranges",
