@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,6 +40,11 @@ def noticed(code: str) -> Callable[[RankReduction], Found | None]:
 not_exported = noticed("payloads-not-exported")
 unread = noticed("nccl-trace-unread")
 damaged = noticed("payloads-unread")
+
+
+def no_calls(rank: RankReduction) -> Found | None:
+    """Find an export without the calls that launched its kernels."""
+    return when(finders.holds(rank, "kernel") and not finders.holds(rank, "call"))
 
 
 def no_nccl_ranges(rank: RankReduction) -> Found | None:
@@ -96,6 +102,16 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "they count as compute, whatever ran in them; their communication is not seen",
         "record again with `nsys profile --cuda-graph-trace=node`",
         noticed("opaque-graphs"),
+    ),
+    Check(
+        "no-calls",
+        "missing",
+        ("Step", "Volume", "Stability"),
+        "no call of the CUDA API was recorded",
+        "which step launched what is not known: no step is complete, and NCCL's calls find no "
+        "kernel",
+        "`nsys profile -t cuda,nvtx`, and `nsys export` without `--tables`",
+        no_calls,
     ),
     Check(
         "payloads-not-exported",
@@ -164,6 +180,15 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "their bytes, the comparison with theory and their bandwidth are unknown",
         "NCCL 2.16 or later, which says sizes, exported by a recent nsys, which keeps them",
         both(finders.without_size, has_nccl_ranges),
+    ),
+    Check(
+        "nameless-kernels",
+        "poorer",
+        ("Step", "Collectives", "Kernels"),
+        "the names of {count} kernels are not in the export",
+        "they are in no number, and no step is complete",
+        "export the report again, without `--tables`",
+        finders.damaged,
     ),
     Check(
         "lost-device-records",
@@ -286,7 +311,10 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "`nsys profile -t cuda,nvtx -s none --cpuctxsw=none`",
         unread_tables,
     ),
-    shared.EARLY_CALLS,
+    replace(
+        shared.EARLY_CALLS,
+        find=both(shared.EARLY_CALLS.find, lambda rank: no_calls(rank) is None),
+    ),
     Check(
         "no-device-names",
         "remark",
