@@ -11,6 +11,8 @@ import pandas as pd
 
 from tracelens import durations
 from tracelens.model.trace import NONE
+from tracelens_nsight.identifiers import last_thread
+from tracelens_nsight.tables import Between
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,6 +110,13 @@ def processes(tables: Tables) -> list[int]:
     """Return the globalPids that have device events."""
     found = [tables.distinct(table, "globalPid") for table in TABLES]
     return [int(one) for one in np.unique(np.concatenate(found))]
+
+
+def ordinals(tables: Tables, process: int) -> set[int]:
+    """Return the CUDA ordinals of the devices a process works on; it may see more."""
+    mine = Between("globalPid", process, last_thread(process))
+    found = [tables.distinct(table, "deviceId", [mine]) for table in TABLES]
+    return set(np.concatenate(found).tolist())
 
 
 def _kernels(export: Export, process: int) -> DeviceRows:

@@ -90,11 +90,14 @@ def processes(tables: Tables, path: Path) -> list[int]:
                 "are: export it again with a newer nsys",
                 slug="unreadable-file",
             )
-    return sorted(found, key=lambda one: (_first_gpu(tables, one), one))
+    return sorted(found, key=lambda one: (_first_gpu(tables, one), one)) if found[1:] else found
 
 
 def _first_gpu(tables: Tables, process: int) -> int:
-    return min((gpu for gpu, _ in facts.devices_of(tables, process).values()), default=1 << 30)
+    """Return the first GPU a process works on; its ordinal, where GPUs are not described."""
+    gpus = facts.devices_of(tables, process)
+    used = device.ordinals(tables, process)
+    return min((gpus[one][0] if one in gpus else one for one in used), default=1 << 30)
 
 
 def _trace(
