@@ -127,6 +127,15 @@ class TestOneFileOfSeveral:
         analysis = tracelens.analyze(tmp_path)
         assert [rank.devices[0].process for rank in analysis.ranks] == [4002, 4001]
 
+    def test_two_may_say_the_same(self, tmp_path: Path) -> None:
+        export = self.node(4001, 4002).mark(4001, rank=0, world=2).mark(4002, rank=0, world=2)
+        export.write(tmp_path / "x.sqlite")
+        notices = tracelens.analyze(tmp_path).notices
+        (said,) = [n.message for n in notices if n.code == "duplicate-rank"]
+        one, other = "process 4001 of x.sqlite", "process 4002 of x.sqlite"
+        assert f"in 2 traces that are no cycles of one process ({one}, {other})" in said
+        assert f"only {one} is in the means" in said
+
     def test_processes_without_gpu_work_are_no_ranks(self, tmp_path: Path) -> None:
         export = self.node(4001, 4002).runtime("cudaGetDeviceCount", 10, 20, pid=5000)
         export.range("loading", 10, 500, pid=5001)
