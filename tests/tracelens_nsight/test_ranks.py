@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command import run
-from nsight_exports import Export, process, thread
+from nsight_exports import KERNEL, Export, process, thread
 
 import tracelens
 from tracelens_nsight import NsightParser
@@ -140,6 +140,16 @@ class TestOneFileOfSeveral:
         export = self.node(4001, 4002).runtime("cudaGetDeviceCount", 10, 20, pid=5000)
         export.range("loading", 10, 500, pid=5001)
         assert len(export.traces(tmp_path / "x.sqlite")) == 2
+
+    def test_one_whose_device_events_are_all_lost_is_a_rank(self, tmp_path: Path) -> None:
+        export = self.node(4001, 4002, 4003)
+        export.collective("ncclAllReduce", 5_000, pid=4002, comm=7, size=64)
+        export.rows[KERNEL] = [r for r in export.rows[KERNEL] if r["globalPid"] != process(4002)]
+        export.write(tmp_path / "x.sqlite")
+        analysis = tracelens.analyze(tmp_path)
+        assert [len(rank.devices) for rank in analysis.ranks] == [1, 0, 1]
+        assert analysis.run.ranks_partial == [1]
+        assert [n.rank for n in analysis.notices if n.code == "device-unseen"] == [1]
 
     def test_inspect_names_them(self, tmp_path: Path) -> None:
         path = self.node(4001, 4002).step(3, 900, 2_000, 4001).write(tmp_path / "x.sqlite")
