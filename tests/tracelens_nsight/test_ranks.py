@@ -150,6 +150,8 @@ class TestOneFileOfSeveral:
         assert [len(rank.devices) for rank in analysis.ranks] == [1, 0, 1]
         assert analysis.run.ranks_partial == [1]
         assert [n.rank for n in analysis.notices if n.code == "device-unseen"] == [1]
+        done = run("analyze", "x.sqlite", "-o", "r.json", cwd=tmp_path)
+        assert "warning: x.sqlite, rank 1: a device worked (" in done.err
 
     def test_inspect_names_them(self, tmp_path: Path) -> None:
         path = self.node(4001, 4002).step(3, 900, 2_000, 4001).write(tmp_path / "x.sqlite")
