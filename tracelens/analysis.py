@@ -39,7 +39,7 @@ from tracelens.model import result
 from tracelens.model.trace import NONE
 from tracelens.notices import notice
 from tracelens.operations import BROADCAST, CODE, OPERATIONS
-from tracelens.reduction import CLASS_NAMES
+from tracelens.reduced import CLASS_NAMES
 from tracelens.version import __version__
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from tracelens.model.result import Notice
     from tracelens.parallelism import Given, Inference
     from tracelens.pipeline.bubble import BubbleTime
-    from tracelens.reduction import DeviceReduction
+    from tracelens.reduced import DeviceReduction
     from tracelens.run import RankRun, Run
 
 _TOP = 30

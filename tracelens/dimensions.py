@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tracelens.intervals import Ints
     from tracelens.model.result import Breakdown
     from tracelens.operations_table import OperationsTable
-    from tracelens.reduction import RankReduction
+    from tracelens.reduced import RankReduction
     from tracelens.run import RankRun
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "other")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tracelens.intervals import Ints
     from tracelens.operations_table import OperationsTable
-    from tracelens.reduction import DeviceReduction, RankReduction
+    from tracelens.reduced import DeviceReduction, RankReduction
     from tracelens.run import RankRun, Run
     from tracelens.waiting import Waiting
 

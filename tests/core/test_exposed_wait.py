@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from strategies import DeviceEvent
 
     from tracelens.intervals import Ints
-    from tracelens.reduction import RankReduction
+    from tracelens.reduced import RankReduction
 
 US = 1000
 
