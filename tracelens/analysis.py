@@ -107,7 +107,8 @@ def analyse(
         for rank in run.ranks
     ]
     peaks = links.Peaks(links.link_of(_devices(run)), located, given.intra_gbps, given.inter_gbps)
-    rows = collectives.collective_results(table, kinds, waits, peaks)
+    moved = exposed_wait.exposed_transfer(run, cuts)
+    rows = collectives.collective_results(table, kinds, waits, moved, peaks)
     groups = collectives.group_results(table, roled, located)
     contended = _contention(run)
     blamed = stragglers.blame(table, waits, exposed_wait.losses(run, cuts))

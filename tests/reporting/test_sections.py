@@ -205,6 +205,21 @@ def test_kernels_stand_in_the_order_of_the_times_shown() -> None:
     assert [row[0].text for row in table.rows] == [second.name, first.name]
 
 
+def test_calls_of_kernels_are_not_said_to_be_those_of_a_step() -> None:
+    """A kernel's time is per step, its calls are of the whole recording."""
+    base = analysis_builder.fsdp2()
+    kernel = dataclasses.replace(
+        base.ranks[0].top_kernels[0], count=78, total_ns=27_540_000, mean_step_ns=9_180_000
+    )
+    ranks = [dataclasses.replace(rank, top_kernels=[kernel]) for rank in base.ranks]
+    section = kernels_section(dataclasses.replace(base, ranks=ranks))
+
+    assert section.lead.endswith(
+        "its longest kernel takes 9.18 ms per step; the whole recording has 78 calls of it."
+    )
+    assert "Calls in all" in [column.title for column in section.blocks[0].table.columns]
+
+
 def test_kernels_without_step_times_show_totals() -> None:
     base = analysis_builder.one_rank()
     rank = base.ranks[0]
@@ -280,6 +295,13 @@ def test_headline_counts_budgets(statuses: list[Status], expected: str) -> None:
 
     assert headline(dataclasses.replace(base, summary=Summary("", "ok", metrics))) == expected
     assert headline(base) == "too little data to judge"
+
+
+def test_findings_and_nothing_to_see_exclude_each_other() -> None:
+    base = analysis_builder.fsdp2()
+    fine = dataclasses.replace(base, summary=Summary("", "ok", []), findings=base.findings[:1])
+    assert headline(fine) == "headline numbers are fine, with 1 finding"
+    assert headline(dataclasses.replace(fine, findings=[])) == "nothing stands out"
 
 
 def test_findings_keep_their_order_and_link_to_sections() -> None:

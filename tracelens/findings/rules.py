@@ -11,10 +11,11 @@ from tracelens.model.result import Finding
 from tracelens.operations import named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tracelens.model.result import (
         Breakdown,
+        CollectiveResult,
         Partition,
         Pipeline,
         RankResult,
@@ -114,6 +115,11 @@ _ADVICE = {
 _GENERAL_ADVICE = "give it compute to hide behind: smaller buckets, earlier launch, larger batch"
 
 
+def calls_of(rows: Iterable[CollectiveResult]) -> list[str]:
+    """Return the links of a finding on these calls: findings may be on the same ones."""
+    return ["collectives", *sorted({f"collectives/{row.group}/{row.op}" for row in rows})]
+
+
 @rule
 def exposed_collectives(evidence: Evidence) -> Iterator[Finding]:
     """Name each operation whose exposed time is a large share of the step."""
@@ -129,7 +135,7 @@ def exposed_collectives(evidence: Evidence) -> Iterator[Finding]:
                 evidence={"exposed_ns_per_step": exposed, "step_ns": step},
                 saving_ns_per_step=exposed,
                 advice=_ADVICE.get((op, evidence.framework or ""), _GENERAL_ADVICE),
-                links=["collectives"],
+                links=calls_of([c for c in evidence.network.collectives if c.op == op]),
             )
 
 
