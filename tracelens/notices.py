@@ -272,6 +272,11 @@ NOTICES: dict[str, NoticeKind] = {
         "--include-blobs=true --include-json=true -f true X.nsys-rep` brings them, without "
         "recording again",
     ),
+    "payloads-unread": NoticeKind(
+        "warning",
+        "{count} NCCL call{s} with a payload that is damaged, or of a form TraceLens does not "
+        "know: their sizes are unknown",
+    ),
     "opaque-graphs": NoticeKind(
         "warning",
         "{count} CUDA graph launch{es} recorded without their contents ({busy} ms): counted as "

@@ -17,6 +17,8 @@ from tracelens.digits import as_integer
 from tracelens.model.trace import NONE
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import pandas as pd
     from numpy.typing import NDArray
 
@@ -76,6 +78,18 @@ def find(marks: pd.DataFrame, pattern: str | None = None, last: int = NONE) -> S
             return found
     found = _matching(marks, _REPEATED, "range")
     return found if len(found) > 1 else _none()
+
+
+def numbers_of(names: Collection[str]) -> tuple[int, ...] | None:
+    """Return the numbers of the steps among names of ranges, as `find` would choose them.
+
+    None if the steps have names without a number.
+    """
+    for regex in (_PROFILER_STEP, _NUMBERED):
+        found = [number for name in names if (number := _number(regex, name)) is not None]
+        if found:
+            return tuple(sorted({number for number in found if number != NONE}))
+    return None if any(map(_REPEATED.search, names)) else ()
 
 
 def _none() -> StepMarks:

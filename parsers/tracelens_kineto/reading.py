@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens import durations
 from tracelens.errors import UnreadableTrace
 from tracelens.model.trace import NONE, RankInfo, RankTrace
-from tracelens_kineto import durations, header, links, notes, processes
+from tracelens_kineto import header, links, notes, processes
 from tracelens_kineto.collector import Collector
 from tracelens_kineto.header import host_of, rank_of
 from tracelens_kineto.inflate import Source
@@ -170,7 +171,7 @@ class _Read:
         timeless = part.events["correlation"].to_numpy()[endless].tolist()
         untimed = [*collector.device.untimed_correlations, *timeless]
         host_calls = _without_untimed(part.calls, untimed)
-        table, clipped = durations.clip(part.events)
+        table, clipped = durations.clip(part.events, endless)
         keep = ~endless & (table["device"].to_numpy() != NONE)
         keep = keep if mine is None else keep & mine
         communications = _moved(collector.communications.table(), moved, keep)

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracelens import operations
+from tracelens.digits import as_integer
 from tracelens.dtypes import item_size
+from tracelens.model.facts import LARGEST_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,10 +87,11 @@ def read(name: str, text: str) -> Call | None:
         return None
     count, dtype = _number(said.get("count")), _type(said.get("datatype"))
     each = item_size(dtype)
+    size = None if count is None or each is None else count * each
     op = operations.canonical(name)
     return Call(
         communicator,
-        size=None if count is None or each is None else count * each,
+        size=size if size is not None and size < LARGEST_SIZE else None,
         # NCCL copies bytes where it need not reduce: then a type of one byte says nothing.
         dtype=None if op in _COPIED and dtype in _BYTES else dtype,
         place=_number(said.get("commrank")),
@@ -121,8 +124,8 @@ def _identities(name: str, communicator: int, said: dict[str, Any]) -> Iterator[
 
 
 def _number(value: object) -> int | None:
-    if isinstance(value, str) and value.isascii() and value.isdecimal():
-        value = int(value)
+    if isinstance(value, str):
+        value = as_integer(value)
     whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
     return value if whole else None  # type: ignore[return-value]
 

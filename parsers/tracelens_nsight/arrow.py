@@ -108,9 +108,9 @@ class ArrowTables:
         kept = rows(found, wanted)
         return filled(kept.integers, kept.texts, kept.blobs, len(found), integers, texts, blobs)
 
-    def distinct(self, table: str, column: str) -> Ints:
+    def distinct(self, table: str, column: str, where: Sequence[Condition] = ()) -> Ints:
         """Return the distinct integers of a column."""
-        values = np.unique(self.read(table, [column]).integers[column])
+        values = np.unique(self.read(table, [column], where=where).integers[column])
         return np.asarray(values[values != NONE], np.int64)
 
     def count(self, table: str) -> int:

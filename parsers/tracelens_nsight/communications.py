@@ -44,12 +44,21 @@ ONLY = "the only communicator"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The communications table, the process's groups, and how many calls said their size."""
+    """What a process says about communication.
+
+    Attributes:
+        table: The communications table.
+        groups: The process's groups.
+        calls: Calls of NCCL.
+        sized: Those that say their size.
+        unread: Those with a payload of which no size could be read.
+    """
 
     table: pd.DataFrame
     groups: tuple[ProcessGroup, ...]
     calls: int
     sized: int
+    unread: int
 
 
 def write(ranges: Ranges, payloads: Payloads, carried: Carried, device: DeviceRows) -> Said:
@@ -89,8 +98,10 @@ def write(ranges: Ranges, payloads: Payloads, carried: Carried, device: DeviceRo
         "dtype": [*(payloads.dtypes.get(row, "") for row in call.tolist()), *[""] * more],
     }
     distinct = np.unique(call)
-    sized = int((payloads.fields["size"][distinct] != NONE).sum())
-    return Said(frame(COMMUNICATIONS, data), listed, len(distinct), sized)
+    sized = payloads.fields["size"][distinct] != NONE
+    carries = np.array([bool(ranges.blob[row] or ranges.json[row]) for row in distinct.tolist()])
+    unread = int((carries & ~sized).sum()) if len(distinct) else 0
+    return Said(frame(COMMUNICATIONS, data), listed, len(distinct), int(sized.sum()), unread)
 
 
 def _spoken(ranges: Ranges) -> Ints:

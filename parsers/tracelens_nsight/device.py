@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
+from tracelens import durations
 from tracelens.model.trace import NONE
+from tracelens_nsight.identifiers import last_thread
+from tracelens_nsight.tables import Between
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 
     from tracelens.intervals import Ints
     from tracelens_nsight.export import Export
+    from tracelens_nsight.strings import Strings
     from tracelens_nsight.tables import Rows, Tables
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -42,13 +47,22 @@ _MEMORIES = {
     0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device Static",
     6: "Managed Static",
 }  # fmt: skip
+_FAR = 1 << 62  # ns: 146 years; what lies beyond is no time, and sums of it would not fit 64 bits
 BETWEEN_DEVICES = (8, 10)
 """Copy kinds that NCCL's copy-engine collectives use."""
 
 
 @dataclass(slots=True)
 class DeviceRows:
-    """The device events of one process by start; `name` is a place in `names`."""
+    """The device events of one process by start; `name` is a place in `names`.
+
+    Attributes:
+        untimed: Events without a usable time, by device; they are in no row.
+        odd: How many events were `impossible` (one of the untimed: it never ends), `clipped` (cut
+            where the next one of their stream starts) or `nameless` (a kernel of which nothing
+            says what it is; in no row).
+        left_out: Correlations of what is in no row.
+    """
 
     start: Ints
     end: Ints
@@ -63,7 +77,8 @@ class DeviceRows:
     grid: Ints
     names: list[str]
     untimed: Counter[int] = field(default_factory=Counter)
-    untimed_correlations: list[int] = field(default_factory=list)
+    odd: Counter[str] = field(default_factory=Counter)
+    left_out: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.start)
@@ -72,7 +87,23 @@ class DeviceRows:
 def read(export: Export, process: int) -> DeviceRows:
     """Read the device events of a process."""
     parts = [reader(export, process) for reader in (_kernels, _copies, _memsets, _graphs)]
-    return _by_start(_together([part for part in parts if len(part)] or parts[:1]))
+    return _by_start(_together(parts))
+
+
+def settle(rows: DeviceRows, last_host_ns: int) -> DeviceRows:
+    """Leave out events that never end, and cut those that run far through a later one."""
+    columns = ("device", "stream", "start", "end", "graph")
+    table = pd.DataFrame({name: getattr(rows, name) for name in columns}, copy=False)
+    endless = durations.endless(table, last_host_ns)
+    cut, clipped = durations.clip(table, endless)
+    rows.end, rows.odd["clipped"] = cut["end"].to_numpy(), clipped
+    if not endless.any():
+        return rows
+    untimed = rows.untimed + Counter(rows.device[endless].tolist())
+    left_out = rows.left_out + rows.correlation[endless].tolist()
+    kept = {name: getattr(rows, name)[~endless] for name in (*_COLUMNS, "name")}
+    rows.odd["impossible"] = int(endless.sum())
+    return replace(rows, **kept, untimed=untimed, left_out=left_out)
 
 
 def processes(tables: Tables) -> list[int]:
@@ -81,16 +112,38 @@ def processes(tables: Tables) -> list[int]:
     return [int(one) for one in np.unique(np.concatenate(found))]
 
 
+def ordinals(tables: Tables, process: int) -> set[int]:
+    """Return the CUDA ordinals of the devices a process works on; it may see more."""
+    mine = Between("globalPid", process, last_thread(process))
+    found = [tables.distinct(table, "deviceId", [mine]) for table in TABLES]
+    return set(np.concatenate(found).tolist())
+
+
 def _kernels(export: Export, process: int) -> DeviceRows:
     columns = [*_TIMES, *_PLACE, "demangledName", "shortName", "graphId", "graphNodeId", *_GRID]
     rows = export.of(process, KERNEL, "globalPid", columns)
     ints = rows.integers
-    ids = np.where(ints["demangledName"] == NONE, ints["shortName"], ints["demangledName"])
-    name, names = export.strings.coded(ids)
+    name, names = _names(ints["demangledName"], ints["shortName"], export.strings)
     graph = np.where(ints["graphId"] == NONE, ints["graphNodeId"], ints["graphId"])
+    named = np.array([bool(text) for text in names] or [True])[name]
     return _rows(
-        rows, 0, name, names or [""], graph=np.where(graph == 0, NONE, graph), grid=_grids(ints)
+        rows,
+        0,
+        name,
+        names or [""],
+        named,
+        graph=np.where(graph == 0, NONE, graph),
+        grid=_grids(ints),
     )
+
+
+def _names(full: Ints, short: Ints, strings: Strings) -> tuple[Ints, list[str]]:
+    """Return the kernels' names: the full ones, the short ones where those are missing."""
+    name, names = strings.coded(np.where(full == NONE, short, full))
+    if all(names):
+        return name, names
+    nameless = np.array([not text for text in names])[name]
+    return strings.coded(np.where(nameless, short, full))
 
 
 def _grids(ints: dict[str, Ints]) -> Ints:
@@ -137,14 +190,23 @@ def _graphs(export: Export, process: int) -> DeviceRows:
     return _rows(rows, 0, name, [OPAQUE_GRAPH], graph=rows.integers["graphId"])
 
 
-def _rows(rows: Rows, kind: int, name: Ints, names: list[str], **more: Ints) -> DeviceRows:
-    """Build device rows; those without a usable time are only counted."""
+def _rows(
+    rows: Rows,
+    kind: int,
+    name: Ints,
+    names: list[str],
+    named: NDArray[np.bool_] | None = None,
+    **more: Ints,
+) -> DeviceRows:
+    """Build device rows; those without a usable time or a name are only counted."""
     ints = rows.integers
     start, end = ints["start"], ints["end"]
     # A kernel of length 0 is one CUPTI gave no times for; a copy can be that short.
     least = 1 if kind == 0 else 0
-    timed = (start != NONE) & (end != NONE) & (end - start >= least)
+    timed = (start > -_FAR) & (end < _FAR) & (start < end + 1 - least)
     timed &= (start != 0) | (end != 0)
+    named = np.ones(len(rows), bool) if named is None else named
+    usable = timed & named
     columns = {
         "start": start,
         "end": end,
@@ -155,15 +217,15 @@ def _rows(rows: Rows, kind: int, name: Ints, names: list[str], **more: Ints) -> 
     }
     none = np.full(len(rows), NONE)
     columns |= {key: more.get(key, none) for key in ("copy_bytes", "copy_kind", "graph", "grid")}
-    kept = {key: values[timed] for key, values in columns.items()}
-    kinds = np.full(int(timed.sum()), kind, np.int8)
-    lost = ~timed
+    kept = {key: values[usable] for key, values in columns.items()}
+    kinds = np.full(int(usable.sum()), kind, np.int8)
     return DeviceRows(
         **kept,
         kind=kinds,
         names=names,
-        untimed=Counter(columns["device"][lost].tolist()),
-        untimed_correlations=columns["correlation"][lost].tolist(),
+        untimed=Counter(columns["device"][named & ~timed].tolist()),
+        odd=Counter(nameless=int((~named).sum())),
+        left_out=columns["correlation"][~usable].tolist(),
     )
 
 
@@ -189,14 +251,17 @@ def _together(parts: Sequence[DeviceRows]) -> DeviceRows:
         names += part.names
     joined = {key: np.concatenate([getattr(part, key) for part in parts]) for key in _COLUMNS}
     untimed: Counter[int] = Counter()
+    odd: Counter[str] = Counter()
     for part in parts:
         untimed += part.untimed
+        odd += part.odd
     return DeviceRows(
         **joined,
         name=np.concatenate(codes),
         names=names,
         untimed=untimed,
-        untimed_correlations=[one for part in parts for one in part.untimed_correlations],
+        odd=odd,
+        left_out=[one for part in parts for one in part.left_out],
     )
 
 

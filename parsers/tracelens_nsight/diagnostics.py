@@ -10,6 +10,8 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from tracelens.digits import as_integer
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -74,6 +76,6 @@ def _read(text: str) -> tuple[str, re.Pattern[str] | None, int]:
     for kind, pattern in _LOSSES:
         if match := pattern.search(text):
             count = match.groupdict().get("count")
-            nothing = count is not None and not int(count)
-            return kind, None if nothing else pattern, int(count or 0)
+            nothing = count is not None and not count.strip("0")
+            return kind, None if nothing else pattern, as_integer(count) or 0
     return "", None, 0

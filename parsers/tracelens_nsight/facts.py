@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tracelens.digits import as_integer
 from tracelens.file_names import rank_in_name
 from tracelens.model.facts import believed
@@ -21,7 +23,7 @@ from tracelens_nsight.ranges import EVENTS, MARK
 from tracelens_nsight.tables import Like, OneOf
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tracelens_nsight.export import Export
@@ -142,15 +144,23 @@ def devices_of(tables: Tables, process: int) -> dict[int, tuple[int, str]]:
 
 def mark_of(export: Export, process: int) -> Mark:
     """Return what the process's mark says; nothing if it has none."""
-    wanted: list[Condition] = [OneOf("eventType", (MARK,)), Like("text", (_BEGINNING,))]
-    rows = export.of(process, EVENTS, "globalTid", ["start"], ["text"], where=wanted)
-    for text in rows.texts["text"].names:
+    for text in _texts_of_marks(export, process):
         try:
-            said = json.loads(text)
+            return _mark(json.loads(text))
         except (ValueError, RecursionError):
             continue
-        return _mark(said)
     return Mark()
+
+
+def _texts_of_marks(export: Export, process: int) -> Iterator[str]:
+    """Yield what may be a mark of ours: own texts, then registered ones."""
+    marks: list[Condition] = [OneOf("eventType", (MARK,))]
+    ours: list[Condition] = [*marks, Like("text", (_BEGINNING,))]
+    own = export.of(process, EVENTS, "globalTid", ["start"], ["text"], where=ours)
+    yield from own.texts["text"].names
+    ids = export.of(process, EVENTS, "globalTid", ["textId"], where=marks).integers["textId"]
+    registered = export.strings.of(np.unique(ids))
+    yield from (text for text in registered if text.startswith(_BEGINNING))
 
 
 def _mark(said: dict[str, Any]) -> Mark:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from tracelens import steps
 from tracelens.errors import UnreadableTrace
 from tracelens.file_names import rank_in_name
 from tracelens.model.facts import FileFacts
 from tracelens_nsight import device, facts
 from tracelens_nsight.export import Export
-from tracelens_nsight.ranges import EVENTS
+from tracelens_nsight.ranges import EVENTS, plain_name
 from tracelens_nsight.reading import processes
+from tracelens_nsight.tables import Like
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens_nsight.tables import Tables
+
+_WORDS = ("tracelens.", "global", "train", "iter", "step", "batch", "## ", "[pl]")
+_BEGINNINGS = (
+    "ProfilerStep#",
+    *(spelt(w) for w in _WORDS for spelt in (str, str.title, str.upper)),
+)
+"""What names of steps begin with: SQLite holds patterns against letters as they are."""
 
 
 def inspect(tables: Tables, path: Path, form: str) -> FileFacts:
@@ -46,20 +54,19 @@ def _facts(tables: Tables, path: Path, form: str) -> FileFacts:
         rank_source=sources.pop() if len(sources) == 1 else None,
         world_size=worlds.pop() if len(worlds) == 1 else None,
         host=found.host,
-        steps=_steps(tables),
+        steps=_steps(export),
         device_events=sum(tables.count(table) for table in device.TABLES),
         processes=len(members),
         ranks=tuple(sorted(one.rank for one in known if one.rank is not None)),
     )
 
 
-def _steps(tables: Tables) -> tuple[int, ...] | None:
-    from tracelens_nsight.tables import Like
-
-    beginnings = ("ProfilerStep#", "iteration ", "step ", "tracelens.step ")
-    rows = tables.read(EVENTS, texts=["text"], where=[Like("text", beginnings)])
-    numbers = [re.search(r"(\d{1,18})$", name) for name in rows.texts["text"].names]
-    return tuple(sorted({int(one[1]) for one in numbers if one}))
+def _steps(export: Export) -> tuple[int, ...] | None:
+    """Return the numbers of the steps: of ranges with a text of their own, and registered ones."""
+    tables = export.tables
+    rows = tables.read(EVENTS, texts=["text"], where=[Like("text", _BEGINNINGS)])
+    registered = export.strings.of(tables.distinct(EVENTS, "textId"))
+    return steps.numbers_of([plain_name(name) for name in (*rows.texts["text"].names, *registered)])
 
 
 def inspect_report(path: Path, form: str) -> FileFacts:

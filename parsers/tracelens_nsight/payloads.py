@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracelens.model.facts import LARGEST_SIZE
 from tracelens.model.trace import NONE
 from tracelens_nsight.layouts import BUILT_IN, HEADER, Layout, of_types, version_of
 
@@ -73,6 +74,8 @@ def decode(tables: Tables, ranges: Ranges, process: int) -> Payloads:
     _from_texts(ranges, rows[~np.isin(rows, list(ranges.advanced))], fields)
     _from_blobs(ranges, rows, _layouts(tables), fields)
     _from_tables(tables, ranges, rows, process, fields)
+    size = fields["size"]
+    size[(size < 0) | (size > LARGEST_SIZE)] = NONE
     # Where no kernel carries a call of advanced tracing, its row may be of another kind.
     known = np.logical_or.reduce([values != NONE for values in fields.values()])
     _from_advanced(ranges, fields)
@@ -149,13 +152,16 @@ def _from_blobs(
             schema, size = np.frombuffer(blob, "<u8", 2, 8).tolist()
             alike[int(ranges.domain[row]), schema, size].append(row)
     for (domain, schema, size), members in alike.items():
-        layout = layouts.get((domain, schema)) or _built_in(schema, size)
-        if layout is not None and layout.length == size:
+        layout = _layout(layouts.get((domain, schema)), schema, size)
+        if layout is not None:
             whole = [row for row in members if len(ranges.blob[row]) >= HEADER + size]
             _unpack(ranges, np.array(whole, np.int64), layout, fields)
 
 
-def _built_in(schema: int, size: int) -> Layout | None:
+def _layout(described: Layout | None, schema: int, size: int) -> Layout | None:
+    """Return the layout the export describes, else the known one; None if neither fits."""
+    if described is not None and described.names and described.length == size:
+        return described
     return next((one for one in BUILT_IN.get(schema, ()) if one.length == size), None)
 
 
@@ -238,5 +244,5 @@ def _from_tables(
 def _dynamic_tables(tables: Tables, process: int) -> Iterable[str]:
     for table in sorted(tables.columns):
         match = _DYNAMIC.match(table)
-        if match and int(match[1]) == process and "eventId" in tables.columns[table]:
+        if match and match[1] == str(process) and "eventId" in tables.columns[table]:
             yield table

@@ -85,11 +85,16 @@ def read(export: Export, process: int) -> Ranges:
     return found
 
 
+def plain_name(text: str) -> str:
+    """Return the text of a range without what torch appends to it."""
+    return _TORCH_SUFFIX.sub("", text)
+
+
 def _names(rows: Rows, strings: Strings) -> tuple[Ints, list[str]]:
     """Return each row's name: its own text, else the registered one, without torch's suffix."""
     own = rows.texts["text"]
     by_id, registered = strings.coded(rows.integers["textId"])
-    plain = [_TORCH_SUFFIX.sub("", name) for name in own.names]
+    plain, registered = ([plain_name(name) for name in part] for part in (own.names, registered))
     names = list(dict.fromkeys([*plain, *registered]))
     place = {name: number for number, name in enumerate(names)}
     of_own = np.array([place[name] for name in plain] or [0], np.int64)

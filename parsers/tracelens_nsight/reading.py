@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from tracelens.intervals import Ints
     from tracelens.model.result import Notice
     from tracelens_nsight.calls import Calls
     from tracelens_nsight.communications import Said
@@ -39,10 +40,9 @@ if TYPE_CHECKING:
     from tracelens_nsight.tables import Tables
 
 _UNREAD = {"OSRT_API": "os_call", "COMPOSITE_EVENTS": "sample", "SCHED_EVENTS": "switch"}
-_HINTS = {
-    "steps": "push an NVTX range `step N` around each optimizer step",
-    "bytes": "NCCL's payloads are not in the export",
-}
+_HINTS = {"steps": "push an NVTX range `step N` around each optimizer step"}
+_ABSENT = "NCCL's payloads are not in the export"
+_UNKNOWN = "NCCL's payloads are not in the export, or could not be read"
 
 
 def read(
@@ -90,24 +90,27 @@ def processes(tables: Tables, path: Path) -> list[int]:
                 "are: export it again with a newer nsys",
                 slug="unreadable-file",
             )
-    return sorted(found, key=lambda one: (_first_gpu(tables, one), one))
+    return sorted(found, key=lambda one: (_first_gpu(tables, one), one)) if found[1:] else found
 
 
 def _first_gpu(tables: Tables, process: int) -> int:
-    return min((gpu for gpu, _ in facts.devices_of(tables, process).values()), default=1 << 30)
+    """Return the first GPU a process works on; its ordinal, where GPUs are not described."""
+    gpus = facts.devices_of(tables, process)
+    used = device.ordinals(tables, process)
+    return min((gpus[one][0] if one in gpus else one for one in used), default=1 << 30)
 
 
 def _trace(
     export: Export, path: Path, form: str, found: Facts, process: int, local_rank: int | None
 ) -> RankTrace:
     made = calls.read(export, process)
-    rows = device.read(export, process)
     said = ranges.read(export, process)
+    rows = device.settle(device.read(export, process), _last(made.end, said.end))
     launch = calls.launching(made, rows.correlation)
     decoded = payloads.decode(export.tables, said, process)
     carried = batches.attach(said, decoded.fields["communicator"], made, rows, launch)
     talk = communications.write(said, decoded, carried, rows)
-    _mark_untimed(made, rows)
+    _mark_left_out(made, rows)
     trace = RankTrace(
         info=_info(export, path, form, found, process, local_rank, rows, talk, said.unread),
         device_events=frames.device_events(rows, made, launch, pid_of(process)),
@@ -127,6 +130,10 @@ def _trace(
         **{kind: 1 for table, kind in _UNREAD.items() if export.tables.holds(table)},
     }
     return _shifted(trace.with_info(events=events, recorded=recorded), found.clock.shift)
+
+
+def _last(*ends: Ints) -> int:
+    return max((int(end.max()) for end in ends if len(end)), default=NONE)
 
 
 def _counters(
@@ -177,6 +184,8 @@ def _info(
         nccl_version=payloads.nccl_version(export.tables),
         dtype=mark.dtype,
         reported_losses=diagnostics.losses(export.tables, process),
+        damaged_device_events=rows.odd["nameless"],
+        unknown_device_events=rows.odd["nameless"],
         simulated=found.simulated,
         untimed={(pid, ordinal): count for ordinal, count in rows.untimed.items()},
         notices=tuple(
@@ -190,7 +199,7 @@ def _info(
                 unread=unread,
             )
         ),
-        hints=_HINTS,
+        hints={**_HINTS, "bytes": _UNKNOWN if talk.unread else _ABSENT},
     )
 
 
@@ -204,7 +213,9 @@ def _notices(
     unassigned: bool,
     unread: int,
 ) -> Iterator[Notice]:
-    if talk.calls and not talk.sized and described:
+    if talk.unread and not unread:
+        yield notice("payloads-unread", file=name, rank=rank, count=talk.unread)
+    elif talk.calls and not talk.sized and not unread and described:
         yield notice("payloads-not-exported", file=name, rank=rank, count=talk.calls)
     opaque = np.array([text == device.OPAQUE_GRAPH for text in rows.names])[rows.name]
     if opaque.any():
@@ -215,16 +226,29 @@ def _notices(
         yield notice("nccl-trace-unread", file=name, rank=rank, count=unread)
     if unassigned:
         yield notice("link-samples-unassigned", file=name, rank=rank)
+    yield from _left_out(name, rank, rows)
+
+
+def _left_out(name: str, rank: int | None, rows: DeviceRows) -> Iterator[Notice]:
     if rows.untimed:
         count = sum(rows.untimed.values())
-        text = f"{count} without times"
+        timeless = count - rows.odd["impossible"]
+        reasons = {"with an impossible duration": rows.odd["impossible"], "without times": timeless}
+        text = ", ".join(f"{number} {reason}" for reason, number in reasons.items() if number)
         yield notice("untimed-events", file=name, rank=rank, count=count, reasons=text)
+    if rows.odd["clipped"]:
+        yield notice("clipped-durations", file=name, rank=rank, count=rows.odd["clipped"])
+    if rows.odd["nameless"]:
+        what = "kernels whose names are not in the export"
+        yield notice(
+            "unread-device-events", file=name, rank=rank, count=rows.odd["nameless"], names=what
+        )
 
 
-def _mark_untimed(made: Calls, rows: DeviceRows) -> None:
-    """Keep launches of untimed events from counting as lost: their record is there."""
-    if rows.untimed_correlations:
-        untimed = np.isin(made.correlation, rows.untimed_correlations)
+def _mark_left_out(made: Calls, rows: DeviceRows) -> None:
+    """Keep launches of events that are left out from counting as lost: their record is there."""
+    if rows.left_out:
+        untimed = np.isin(made.correlation, rows.left_out)
         made.kind[untimed] = made.kinds.index("untimed")
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 from tracelens.errors import UnreadableTrace
+from tracelens_nsight.sqlite import SqliteTables
 
 SUFFIXES = (".nsys-rep", ".qdrep")
 COMMAND = "nsys export -t sqlite --include-blobs=true --include-json=true -f true"
@@ -34,27 +36,41 @@ def exported(report: Path) -> Path:
         return target
     nsys = find_nsys()
     if nsys is None:
+        names = shlex.join(["-o", f"{report.stem}.sqlite", report.name])
         raise UnreadableTrace(
             f"{report}: a report only nsys can read, and there is none on PATH or in NSYS_HOME: "
-            f"install Nsight Systems, or run `{COMMAND} -o {report.stem}.sqlite {report.name}` "
+            f"install Nsight Systems, or run `{COMMAND} {names}` "
             "where it is installed and give the .sqlite",
             slug="unreadable-file",
         )
-    _export(nsys, report, target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _export(nsys, report, target)
+    except OSError as error:
+        raise UnreadableTrace(
+            f"{report}: its export cannot be kept in {target.parent} ({error.strerror or error}): "
+            "name another folder in XDG_CACHE_HOME",
+            slug="unreadable-file",
+        ) from error
     return target
 
 
 def cached(report: Path) -> Path:
-    """Return where the export of a report lies, whether or not it is there."""
+    """Return where the export of a report lies, whether or not it is there.
+
+    Raises:
+        UnreadableTrace: If there is no place to keep it.
+    """
     facts = report.stat()
     key = f"{report.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}".encode()
     name = f"{report.stem}-{hashlib.sha256(key).hexdigest()[:16]}.sqlite"
-    return _cache() / name
-
-
-def _cache() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "tracelens" / "nsight"
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    if root.startswith("~"):
+        raise UnreadableTrace(
+            f"{report}: there is no home to keep its export in: name a folder in XDG_CACHE_HOME",
+            slug="unreadable-file",
+        )
+    return Path(root, "tracelens", "nsight", name)
 
 
 def find_nsys() -> Path | None:
@@ -72,14 +88,12 @@ def find_nsys() -> Path | None:
 
 
 def _export(nsys: Path, report: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_suffix(f".{os.getpid()}.partial")
     try:
         failed = _run(nsys, report, partial, _PAYLOADS)
         if failed and "include" in failed:  # an nsys that does not know these options yet
             failed = _run(nsys, report, partial, ())
-        if failed is None and not partial.exists():
-            failed = "it wrote no file"
+        failed = failed or _fault(partial)
         if failed:
             version = _version(nsys)
             raise UnreadableTrace(
@@ -89,7 +103,20 @@ def _export(nsys: Path, report: Path, target: Path) -> None:
             )
         partial.replace(target)
     finally:
-        partial.unlink(missing_ok=True)
+        if partial.is_file():
+            partial.unlink()
+
+
+def _fault(export: Path) -> str | None:
+    """Return what is wrong with a fresh export, None if it can be kept."""
+    if not export.is_file():
+        return "it wrote no file"
+    try:
+        tables = SqliteTables(export)
+    except UnreadableTrace as error:
+        return error.message.removeprefix(f"{export}: ")
+    tables.close()
+    return None if tables.columns else "it wrote an empty file"
 
 
 def _run(nsys: Path, report: Path, target: Path, options: tuple[str, ...]) -> str | None:
@@ -113,6 +140,7 @@ def _run(nsys: Path, report: Path, target: Path, options: tuple[str, ...]) -> st
             text=True,
             errors="replace",
             timeout=_LONGEST_S,
+            stdin=subprocess.DEVNULL,
             check=False,
         )
     except subprocess.TimeoutExpired:

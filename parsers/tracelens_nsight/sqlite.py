@@ -82,14 +82,14 @@ class SqliteTables:
         parts = found.integers, found.texts, found.blobs
         return filled(*parts, rows, integers, texts, blobs)
 
-    def distinct(self, table: str, column: str) -> Ints:
+    def distinct(self, table: str, column: str, where: Sequence[Condition] = ()) -> Ints:
         """Return the distinct integers of a column."""
         if column not in self.columns.get(table, frozenset()):
             return np.empty(0, np.int64)
-        name, source = _quoted(column), _quoted(self._names[table])
-        query = f"SELECT DISTINCT {name} FROM {source} WHERE {name} IS NOT NULL"  # noqa: S608
-        found = self._fetch(query)
-        return np.sort(np.array([value for (value,) in found], np.int64))
+        source, values = self._source(table, where)
+        found = self._fetch(f"SELECT DISTINCT {_quoted(column)} FROM {source}", values)  # noqa: S608
+        whole = [value for (value,) in found if value is not None]
+        return self._sound(lambda: np.sort(np.array(whole, np.int64)))
 
     def count(self, table: str) -> int:
         """Return the number of rows of a table."""
@@ -118,11 +118,15 @@ class SqliteTables:
             for names, default in zip(wanted, defaults, strict=True)
             for name in names
         )
+        source, values = self._source(table, where)
+        return f"SELECT {shown} FROM {source}", values  # noqa: S608
+
+    def _source(self, table: str, where: Sequence[Condition]) -> tuple[str, list[Any]]:
+        """Return what follows FROM, and the values in it."""
         parts = [_sql(one) for one in where if one.column in self.columns[table]]
         tests = " AND ".join(text for text, _ in parts)
-        query = f"SELECT {shown} FROM {_quoted(self._names[table])}"  # noqa: S608
         values = [value for _, given in parts for value in given]
-        return query + (f" WHERE {tests}" if tests else ""), values
+        return _quoted(self._names[table]) + (f" WHERE {tests}" if tests else ""), values
 
     def _run(self, query: str, values: list[Any], wanted: Sequence[Sequence[str]]) -> Rows:
         if self._arrow is not None:
@@ -132,8 +136,8 @@ class SqliteTables:
         integers, texts, blobs = wanted
         return _plain(cursor, integers) if not (texts or blobs) else _mixed(cursor, wanted)
 
-    def _fetch(self, query: str) -> list[tuple[Any, ...]]:
-        return self._sound(lambda: self._connection.execute(query).fetchall())
+    def _fetch(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self._sound(lambda: self._connection.execute(query, values).fetchall())
 
     def _sound(self, read: Callable[[], _T]) -> _T:
         try:

@@ -102,7 +102,7 @@ class Tables(Protocol):
     ) -> Rows:
         """Read columns; NULL, and a column or table that is not there, is `NONE` or empty."""
 
-    def distinct(self, table: str, column: str) -> Ints:
+    def distinct(self, table: str, column: str, where: Sequence[Condition] = ()) -> Ints:
         """Return the distinct integers of a column, ascending; NULL is left out."""
 
     def count(self, table: str) -> int:

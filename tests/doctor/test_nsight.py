@@ -115,6 +115,10 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda folder: export(folder, recording(), _GRAPHS),
         "2 launches of CUDA graphs were recorded without their contents",
     ),
+    "no-calls": (
+        lambda folder: export(folder, recording(), "DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME"),
+        "no call of the CUDA API was recorded",
+    ),
     "payloads-not-exported": (
         lambda folder: export(folder, recording(), blobs=False),
         "sizes and communicators of 6 NCCL calls were recorded, but not exported",
@@ -129,6 +133,12 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
         ),
         "the details of 6 calls of NCCL's advanced tracing are not in the export, or unknown",
     ),
+    "payloads-unread": (
+        lambda folder: export(
+            folder, recording(), "UPDATE NVTX_EVENTS SET binaryData = substr(binaryData, 1, 40)"
+        ),
+        "the payloads of 6 NCCL calls are damaged, or of an unknown form",
+    ),
     "no-nccl-ranges": (
         lambda folder: export(folder, recording(), nccl="2.7"),
         "6 communication calls were recorded, and not one range of NCCL",
@@ -141,6 +151,12 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
     "no-sizes": (
         lambda folder: export(folder, recording(), nccl="2.14"),
         "the size of 6 of 6 collective calls was not recorded",
+    ),
+    "nameless-kernels": (
+        lambda folder: export(
+            folder, recording(), "DELETE FROM StringIds WHERE value LIKE 'nvjet%'"
+        ),
+        "the names of 12 kernels are not in the export",
     ),
     "lost-device-records": (
         lambda folder: export(

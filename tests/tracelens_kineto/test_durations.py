@@ -53,6 +53,12 @@ def test_a_last_event_without_end_is_no_time() -> None:
     assert "1 with an impossible duration" in said(trace)["untimed-events"]
 
 
+def test_one_that_never_ends_is_not_cut_as_well() -> None:
+    trace = Trace().kernel("a", 100, 9_000_000_000_000).kernel("b", 300, 50).parse()
+    assert spans(trace) == [(300, 350)]
+    assert list(said(trace)) == ["untimed-events"]
+
+
 def test_a_long_run_is_no_impossible_duration() -> None:
     trace = Trace().step(1, 0, 4_000_000_000_000).kernel("a", 100, 3_900_000_000_000).parse()
     assert len(trace.device_events) == 1

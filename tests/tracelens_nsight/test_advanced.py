@@ -135,12 +135,17 @@ def test_without_details_it_says_so(tmp_path: Path) -> None:
     assert said == [(0, 2), (1, 2)]
 
 
-@pytest.mark.parametrize("broken", [{"dataType": "ncclFloat4x"}, {"count": "many"}])
-def test_what_is_not_understood_stays_unknown(broken: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "broken",
+    [{"dataType": "ncclFloat4x"}, {"count": "many"}, {"count": "9" * 5000}, {"count": 1 << 61}],
+)
+def test_what_is_not_understood_stays_unknown(broken: dict[str, Any], tmp_path: Path) -> None:
     calls = [("AllReduce", {"count": 1000, "dataType": "bfloat16", **broken})]
     analysis = analysed(Traced().both(calls, NAMES["ncclAllReduce"]), tmp_path)
     assert only(analysis).bytes_per_step.message is None
-    assert "nccl-trace-unread" in {n.code for n in analysis.notices}
+    codes = {n.code for n in analysis.notices}
+    assert "nccl-trace-unread" in codes
+    assert "payloads-unread" not in codes
     assert [group.ranks for group in analysis.groups] == [[0, 1]], "whose it was, it says"
 
 

@@ -62,6 +62,7 @@ UNNUMBERED = (
     "Number of CUPTI events produced: \t70, CUPTI buffers: 3 of 50. Some CUPTI events might be "
     "missing. To make sure all the events are collected, …",
     "Couldn't allocate CUPTI buffers 3 times.Some CUPTI events might be missing.",
+    f"CUPTI dropped {'9' * 5000} records.",
 )
 
 

@@ -106,6 +106,39 @@ def test_payloads_left_out_of_the_export_are_missed(
     assert ["payloads-not-exported" in n.code for n in trace.info.notices] == [True] * described
 
 
+def damaged(blob: bytes, how: str) -> bytes:
+    """Return a payload of which no size can be read: its header is domain, schema, size, offset."""
+    return {
+        "cut": blob[:-1],
+        "another schema": blob[:8] + b"\xff" * 8 + blob[16:],
+        "no length": blob[:16] + bytes(8) + blob[24:],
+        "too large": blob[:40] + b"\xff" * 7 + b"\x7f" + blob[48:],
+    }[how]
+
+
+@pytest.mark.parametrize("how", ["cut", "another schema", "no length", "too large"])
+def test_a_payload_that_cannot_be_read_is_not_called_missing(how: str, tmp_path: Path) -> None:
+    export = Export().collective("ncclAllReduce", 5_000, comm=COMM, size=64)
+    export.collective("ncclAllReduce", 6_000, comm=COMM, size=64)
+    call = export.rows["NVTX_EVENTS"][-1]
+    call["binaryData"] = damaged(call["binaryData"], how)
+    (trace,) = export.traces(tmp_path / "x.sqlite")
+    assert trace.communications["buffer_bytes"].tolist() == [64, NONE]
+    assert [(n.code, n.count) for n in trace.info.notices] == [("payloads-unread", 1)]
+
+
+@pytest.mark.parametrize("length", [0, None, 999])
+def test_a_description_that_cannot_be_gives_way_to_what_is_known(
+    length: int | None, tmp_path: Path
+) -> None:
+    export = Export().collective("ncclAllReduce", 5_000, comm=COMM, size=64)
+    for row in export.rows["NVTX_PAYLOAD_SCHEMAS"]:
+        row["payloadSize"] = length
+    (trace,) = export.traces(tmp_path / "x.sqlite")
+    assert trace.communications["buffer_bytes"].tolist() == [64]
+    assert trace.info.notices == ()
+
+
 def test_the_first_source_that_says_something_wins_and_damage_is_left_alone(tmp_path: Path) -> None:
     export = Export(json=True)
     export.collective("ncclAllReduce", 5_000, comm=COMM, size=64)

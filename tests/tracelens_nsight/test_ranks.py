@@ -33,6 +33,14 @@ class TestSources:
         found = info(export, tmp_path, "run_rank6.sqlite")
         assert (found.rank, found.rank_source, found.world_size) == (3, "mark", 8)
 
+    def test_a_registered_text_is_one_too(self, tmp_path: Path) -> None:
+        """The Python package `nvtx` registers the texts of a domain."""
+        export = Export().kernel("gemm", 1_000).mark(rank=3, world=8)
+        mark = export.rows["NVTX_EVENTS"][-1]
+        mark["textId"] = export.string(mark.pop("text"))
+        found = info(export, tmp_path)
+        assert (found.rank, found.rank_source, found.world_size) == (3, "mark", 8)
+
     def test_then_mpi(self, tmp_path: Path) -> None:
         export = Export().kernel("gemm", 1_000).variable("RANK", "5")
         export.add("MPI_RANKS", globalTid=thread(), rank=4)
@@ -96,6 +104,16 @@ class TestOneFileOfSeveral:
         assert analysis.source.files[0].rank is None
         assert codes(analysis) >= {"ranks-by-device"}
 
+    @pytest.mark.parametrize("described", [True, False])
+    def test_of_the_devices_they_work_on(self, described: bool, tmp_path: Path) -> None:
+        """Under torchrun each process sees all GPUs; in containers none is described."""
+        export = Export().kernel("gemm", 1_000, pid=4001, device=1)
+        export.kernel("gemm", 1_000, pid=4002, device=0)
+        for pid in (4001, 4002) if described else ():
+            export.gpu(0, "H100", pid=pid).gpu(1, "H100", pid=pid)
+        found = export.traces(tmp_path / "x.sqlite")
+        assert [trace.info.process for trace in found] == [4002, 4001]
+
     def test_of_several_files_in_order_of_their_names(self, tmp_path: Path) -> None:
         self.node(4001, 4002).write(tmp_path / "b.sqlite")
         self.node(4003, 4004).write(tmp_path / "a.sqlite")
@@ -121,6 +139,28 @@ class TestOneFileOfSeveral:
         assert (facts.steps, facts.device_events) == ((3,), 2)
         done = run("inspect", "x.sqlite", cwd=tmp_path)
         assert "2 processes, ranks ? · steps 3 · 2 device events" in done.out
+
+    @pytest.mark.parametrize(
+        ("names", "steps"),
+        [
+            (["Batch 3", "batch 4"], (3, 4)),
+            (["ProfilerStep#7, op_id = 3", "step 1"], (7,)),
+            (["train_step", "train_step"], None),
+            (["stepping 3", "batch"], ()),
+        ],
+    )
+    @pytest.mark.parametrize("registered", [False, True])
+    def test_inspect_knows_the_steps_that_an_analysis_finds(
+        self,
+        names: list[str],
+        steps: tuple[int, ...] | None,
+        registered: bool,
+        tmp_path: Path,
+    ) -> None:
+        export = Export().kernel("gemm", 1_000)
+        for place, name in enumerate(names):
+            export.range(name, 1_000 * place, 1_000 * place + 900, registered=registered)
+        assert NsightParser().inspect(export.write(tmp_path / "x.sqlite")).steps == steps
 
     def test_and_their_ranks_if_marks_say_them(self, tmp_path: Path) -> None:
         export = self.node(4001, 4002).mark(4001, rank=5, world=8).mark(4002, rank=4, world=8)

@@ -78,6 +78,42 @@ class TestDeviceEvents:
         assert (said.code, said.count) == ("untimed-events", 3)
         assert reduce_rank(trace).lost == 0
 
+    def test_a_kernel_without_a_name_is_in_no_number(self, tmp_path: Path) -> None:
+        """Compute or communication: nothing says it."""
+        export = Export().kernel("gemm", 1_000).kernel("lost", 2_000).kernel("short(int)", 3_000)
+        export.rows[KERNEL][1].update(demangledName=77, shortName=78)
+        export.rows[KERNEL][2]["demangledName"] = 77
+        trace = only(export, tmp_path)
+        assert trace.device_events["name"].tolist() == ["gemm", "short"]
+        assert (trace.info.unknown_device_events, trace.info.untimed) == (1, {})
+        assert trace.info.lacks_device_events
+        (said,) = trace.info.notices
+        assert (said.code, said.count) == ("unread-device-events", 1)
+        assert reduce_rank(trace).lost == 0
+
+    def test_nor_are_any_if_strings_are_missing(self, tmp_path: Path) -> None:
+        export = Export().kernel("gemm", 1_000).collective("ncclAllReduce", 2_000, size=64)
+        export.device(MEMCPY, 4_000, copyKind=1)
+        export._strings.clear()
+        trace = only(export, tmp_path)
+        assert trace.device_events["kind"].tolist() == ["copy"]
+        assert [(n.code, n.count) for n in trace.info.notices] == [("unread-device-events", 2)]
+
+    @pytest.mark.parametrize("end", [7_200_000_000_000, 1 << 62, (1 << 63) - 1])
+    def test_a_kernel_that_never_ends_has_no_time(self, end: int, tmp_path: Path) -> None:
+        export = Export().kernel("gemm", 1_000).kernel("endless", 2_000).kernel("gemm", 3_000)
+        export.rows[KERNEL][1]["end"] = end
+        trace = only(export, tmp_path)
+        assert trace.device_events["start"].tolist() == [1_000, 3_000]
+        assert [(n.code, n.count) for n in trace.info.notices] == [("untimed-events", 1)]
+        assert reduce_rank(trace).lost == 0
+
+    def test_one_that_lasts_far_through_the_next_is_cut(self, tmp_path: Path) -> None:
+        export = Export().kernel("gemm", 1_000, 9_000_000).kernel("gemm", 3_000)
+        trace = only(export, tmp_path)
+        assert trace.device_events["end"].tolist() == [3_000, 3_100]
+        assert [(n.code, n.count) for n in trace.info.notices] == [("clipped-durations", 1)]
+
     def test_a_graph_recorded_whole_is_a_kernel_of_its_own_name(self, tmp_path: Path) -> None:
         export = Export().device(GRAPH, 1_000, 400, call="cudaGraphLaunch_v10000", graphId=3)
         trace = only(export, tmp_path)

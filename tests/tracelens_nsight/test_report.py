@@ -124,21 +124,42 @@ def test_an_old_nsys_is_asked_without_what_it_does_not_know(nsys: Nsys) -> None:
     assert ["--include" in call for call in nsys.calls] == [True, False]
 
 
+_WRITE = 'while [ "$1" != -o ]; do shift; done; {} > "$2"; exit 0'
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
         ('echo "The report was made by a newer version" >&2; exit 1', "made by a newer version"),
         ("exit 3", "exit code 3"),
         ("exit 0", "it wrote no file"),
+        (_WRITE.format("head -c 5000 {export}"), "damaged SQLite database"),
+        (_WRITE.format("echo nothing"), "damaged SQLite database"),
+        (_WRITE.format("true"), "it wrote an empty file"),
+        ('while [ "$1" != -o ]; do shift; done; mkdir "$2"; exit 0', "it wrote no file"),
     ],
 )
 def test_what_it_cannot_export(nsys: Nsys, body: str, reason: str) -> None:
-    nsys.install(nsys.folder / "bin", body=body)
+    nsys.install(nsys.folder / "bin", body=body.replace("{export}", str(nsys.export)))
     with pytest.raises(UnreadableTrace, match=reason) as caught:
         list(NsightParser().parse(nsys.report))
     assert "nsys 2026.2.1.210 could not export it" in caught.value.message
     assert "at least as new" in caught.value.message
-    assert not list((nsys.folder / "cache" / "tracelens" / "nsight").iterdir())
+    kept = (nsys.folder / "cache" / "tracelens" / "nsight").iterdir()
+    assert not [path for path in kept if path.is_file()], "the next run asks nsys again"
+
+
+def test_a_name_with_spaces_stands_in_quotes_in_the_command(nsys: Nsys) -> None:
+    path = nsys.report.rename(nsys.report.with_name("my run.nsys-rep"))
+    with pytest.raises(UnreadableTrace, match=r"-o 'my run\.sqlite' 'my run\.nsys-rep'`"):
+        list(NsightParser().parse(path))
+
+
+def test_a_cache_that_cannot_be_written(nsys: Nsys) -> None:
+    nsys.install(nsys.folder / "bin")
+    (nsys.folder / "cache").write_text("a file")
+    with pytest.raises(UnreadableTrace, match=r"cannot be kept in .*XDG_CACHE_HOME"):
+        list(NsightParser().parse(nsys.report))
 
 
 def test_inspecting_exports_nothing(nsys: Nsys) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,6 +39,12 @@ def noticed(code: str) -> Callable[[RankReduction], Found | None]:
 
 not_exported = noticed("payloads-not-exported")
 unread = noticed("nccl-trace-unread")
+damaged = noticed("payloads-unread")
+
+
+def no_calls(rank: RankReduction) -> Found | None:
+    """Find an export without the calls that launched its kernels."""
+    return when(finders.holds(rank, "kernel") and not finders.holds(rank, "call"))
 
 
 def no_nccl_ranges(rank: RankReduction) -> Found | None:
@@ -47,7 +54,8 @@ def no_nccl_ranges(rank: RankReduction) -> Found | None:
 
 def has_nccl_ranges(rank: RankReduction) -> bool:
     """Tell whether NCCL's ranges are there, and what they carry was not left out on export."""
-    return finders.holds(rank, "nccl") and not not_exported(rank) and not unread(rank)
+    others = (not_exported, unread, damaged)
+    return finders.holds(rank, "nccl") and not any(find(rank) for find in others)
 
 
 def without_communicator(rank: RankReduction) -> Found | None:
@@ -96,6 +104,16 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         noticed("opaque-graphs"),
     ),
     Check(
+        "no-calls",
+        "missing",
+        ("Step", "Volume", "Stability"),
+        "no call of the CUDA API was recorded",
+        "which step launched what is not known: no step is complete, and NCCL's calls find no "
+        "kernel",
+        "`nsys profile -t cuda,nvtx`, and `nsys export` without `--tables`",
+        no_calls,
+    ),
+    Check(
         "payloads-not-exported",
         "missing",
         ("Volume", "Collectives", "Stability"),
@@ -115,6 +133,15 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "export the report again, no new recording is needed:\n"
         "nsys export -t sqlite --include-blobs=true --include-json=true -f true X.nsys-rep",
         unread,
+    ),
+    Check(
+        "payloads-unread",
+        "missing",
+        ("Volume", "Collectives", "Stability"),
+        "the payloads of {count} NCCL calls are damaged, or of an unknown form",
+        "their bytes, the comparison with theory and their bandwidth are unknown",
+        "export the report again; if it does not help, tell us the versions of nsys and NCCL",
+        damaged,
     ),
     Check(
         "no-nccl-ranges",
@@ -153,6 +180,15 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "their bytes, the comparison with theory and their bandwidth are unknown",
         "NCCL 2.16 or later, which says sizes, exported by a recent nsys, which keeps them",
         both(finders.without_size, has_nccl_ranges),
+    ),
+    Check(
+        "nameless-kernels",
+        "poorer",
+        ("Step", "Collectives", "Kernels"),
+        "the names of {count} kernels are not in the export",
+        "they are in no number, and no step is complete",
+        "export the report again, without `--tables`",
+        finders.damaged,
     ),
     Check(
         "lost-device-records",
@@ -275,7 +311,10 @@ CHECKS: tuple[Check[RankReduction], ...] = (
         "`nsys profile -t cuda,nvtx -s none --cpuctxsw=none`",
         unread_tables,
     ),
-    shared.EARLY_CALLS,
+    replace(
+        shared.EARLY_CALLS,
+        find=both(shared.EARLY_CALLS.find, lambda rank: no_calls(rank) is None),
+    ),
     Check(
         "no-device-names",
         "remark",
