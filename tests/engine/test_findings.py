@@ -255,11 +255,11 @@ def test_a_stage_that_works_longer(longest: int, severity: str | None) -> None:
 @pytest.mark.parametrize(
     ("measured", "own", "excess"),
     [
-        (0.24, None, None),  # 4 points, and the imbalance explains some
-        (0.30, None, 0.1 - 1 / 80),
+        (0.24, None, None),  # 5 points, and the imbalance explains some
+        (0.30, None, 0.3 - 0.7 / 4 - 1 / 80),  # 20 % of a phase: a quarter of its work
         (0.30, 0.28, None),  # their own times explain it
-        (0.30, 0.24, 0.06),
-        (0.30, 0.1, 0.1),  # theory explains more than their own times do
+        (0.30, 0.24, 0.3 - 0.7 * 0.24 / 0.76),
+        (0.30, 0.1, 0.3 - 0.7 / 4),  # theory explains more than their own times do
     ],
 )
 def test_a_bubble_beyond_its_schedule(
@@ -275,7 +275,21 @@ def test_launch_gaps_are_no_part_of_it() -> None:
     """The class of the breakdown is smaller than what is not worked: the rest is the host's."""
     assert "bubble-over-theory" not in found_in(pipeline(0.5), bubble_ns=18 * MS)
     finding = found_in(pipeline(0.5), bubble_ns=30 * MS)["bubble-over-theory"]
-    assert finding.saving_ns_per_step == (30 - 16 - 1) * MS
+    assert finding.saving_ns_per_step == (30 - (80 - 30) / 4 - 1) * MS
+
+
+def test_a_schedule_promises_no_time_that_messages_take() -> None:
+    """Passes of 16 ms: a bubble of 12 ms with 4 micro-batches, of 3 with 16, whatever else is lost.
+
+    In a phase of 60 ms stages wait another 32: without it, the phase would take 28.
+    """
+    pipe = pipeline(44 / 60, theory=3 / 7, microbatches=4)
+    pipe = dataclasses.replace(
+        pipe, bubble=dataclasses.replace(pipe.bubble, phase_ns=60 * MS, imbalance_ns=0)
+    )
+    result = found_in(pipe)
+    assert result["too-few-micro-batches"].saving_ns_per_step == (12 - 3) * MS
+    assert result["bubble-over-theory"].saving_ns_per_step == (60 - 28) * MS
 
 
 @pytest.mark.parametrize(
