@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tracelens.traffic import Call, GroupTraffic, Traffic
 
 _CLOSE = 0.02  # padding: docs/theory.md, "Padding"
-_KEPT_BELOW = 1.5  # gathers over Ψ: 1 if parameters stay gathered until backward, 2 - root if not
+_MOST_GATHERS = 3  # forward, recomputation, backward
 _ONE_MICRO_BATCH = "one micro-batch per step is assumed: nothing in the trace counts them"
 READ_OFF = (
     "Ψ is read off the same traffic, so the comparison checks which collectives run and how often; "
@@ -239,7 +239,10 @@ def _fsdp(view: _View) -> Inference | None:
         return None
     name = "FSDP2" if two else "FSDP1"
     passes, reductions = _fsdp_passes(view)
-    psi = view.psi(view.elements(REDUCE_SCATTER) / reductions)
+    trained = view.elements(REDUCE_SCATTER) / reductions
+    held = max(trained, _held_by_units(view))
+    psi, frozen = view.psi(held), held > (1 + _CLOSE) * trained
+    reduced = round(trained) if frozen else None
     found = Inference(
         strategy="zero3",
         framework=name.lower(),
@@ -253,20 +256,41 @@ def _fsdp(view: _View) -> Inference | None:
         micro_batches=passes,
         schemes=[zero.paper_3(psi, view.size, passes)],
     )
+    if frozen:
+        found.evidence.append(
+            f"units of {held:,.0f} elements are gathered, {trained:,.0f} of them are reduced: the "
+            "rest is frozen"
+        )
     regather = _regather_group(view)
     if regather is not None:
         smaller = regather.group.size or 1
-        found.schemes.append(fsdp.reshard_to(psi, view.size, smaller, passes, reductions))
+        found.schemes.append(
+            fsdp.reshard_to(psi, view.size, smaller, passes, reductions, trained=reduced)
+        )
         found.evidence.append(f"a second group of {smaller} ranks gathers again for backward")
-    elif view.elements(ALL_GATHER) / passes < _KEPT_BELOW * psi:
+    elif view.elements(ALL_GATHER) / passes < (1 + _CLOSE) * held:
         found.strategy = "fsdp-grad-op"
-        inner = fsdp.grad_op(psi, view.size, passes, reductions, name=name)
+        inner = fsdp.grad_op(psi, view.size, passes, reductions, trained=reduced, name=name)
         found.schemes = [zero.paper_1_2(psi, view.size), inner]
     else:
         root = _root_elements(view, passes)
-        found.schemes.append(fsdp.full_shard(psi, view.size, root, passes, reductions, name=name))
+        found.schemes.append(
+            fsdp.full_shard(psi, view.size, root, passes, reductions, trained=reduced, name=name)
+        )
         found.evidence.append(f"the root unit, gathered once, holds {root:,} elements")
-    return _maybe_replicated(view, found)
+    return _maybe_replicated(view, found, reduced)
+
+
+def _held_by_units(view: _View) -> float:
+    """Return the elements of all units FSDP2's ranges name, frozen ones too; 0 if some have none.
+
+    Units of several dtypes travel as bytes, which are no elements.
+    """
+    gathers = [call for call in view.main.calls if call.op == ALL_GATHER]
+    named = all(call.mark.startswith("FSDP::") for call in gathers)
+    if not named or view.main.item_bytes.get(ALL_GATHER) == 1:
+        return 0
+    return sum(size for size, _ in {_unit(call) for call in gathers})
 
 
 def _regather_group(view: _View) -> GroupTraffic | None:
@@ -278,13 +302,17 @@ def _regather_group(view: _View) -> GroupTraffic | None:
     return None
 
 
-def _maybe_replicated(view: _View, found: Inference) -> Inference:
+def _maybe_replicated(view: _View, found: Inference, trained: int | None = None) -> Inference:
     if view.replicas is None or found.parameters is None:
         return found
     replicas = view.replicas.group.size or 1
     found.strategy = "hsdp"
     found.schemes[-1] = fsdp.replicated(
-        found.schemes[-1], found.parameters, view.size, replicas, found.micro_batches or 1
+        found.schemes[-1],
+        found.parameters if trained is None else trained,
+        view.size,
+        replicas,
+        found.micro_batches or 1,
     )
     found.evidence.append(
         f"each gradient shard is all-reduced across {replicas} replicas in another group"
@@ -297,6 +325,13 @@ def _sharded_3(view: _View) -> Inference | None:
     scattered, gathered = view.elements(REDUCE_SCATTER), view.elements(ALL_GATHER)
     if not scattered or not gathered or _share_after(view.main) > 0.6:
         return None
+    if gathered > _MOST_GATHERS * (1 + _CLOSE) * scattered and not view.given.parameters:
+        evidence = [
+            _ratio_text(view),
+            f"no parameter is gathered more than {_MOST_GATHERS} times for a gradient: some are "
+            "frozen, so Ψ cannot be read off what is reduced (give --params)",
+        ]
+        return Inference("zero3", "deepspeed", "medium", evidence, traffic=[view.main])
     psi = view.psi(scattered)
     schemes = [
         zero.paper_3(psi, view.size),
@@ -482,7 +517,7 @@ def _finish(found: Inference, view: _View) -> Inference:
     found.traffic = [view.main] + ([second] if second else [])
     if view.given.parameters is not None:
         found.parameters_confidence = "exact"
-    else:
+    elif found.parameters is not None:
         found.parameters_confidence = "high" if found.confidence == "high" else "medium"
         found.evidence.append(READ_OFF)
     if view.given.zero_stage is not None:
