@@ -39,6 +39,7 @@ class Inference:
     Attributes:
         strategy: ddp, zero1, zero2, zero1-or-2, zero3, fsdp-grad-op, hsdp, sharded-optimizer.
         parameters: Ψ, None if unknown.
+        micro_batches: Of a step; None where one is assumed and nothing counts them.
         schemes: Predictions to compare with, the paper's first.
         traffic: The groups whose traffic the prediction is about.
         parameter_broadcasts: Whether broadcasts carry parameters (else they are buffers).
@@ -226,7 +227,7 @@ def _zero_redundancy(view: _View) -> Inference | None:
             why,
         ],
         parameters=psi,
-        micro_batches=k,
+        micro_batches=_micro_batches(view, k),
         schemes=[zero.paper_1_2(psi, view.size), zero.zero_redundancy_optimizer(psi, view.size)],
         parameter_broadcasts=True,
     )
@@ -351,7 +352,6 @@ def _sharded_3(view: _View) -> Inference | None:
                 _ONE_MICRO_BATCH,
             ],
             parameters=psi,
-            micro_batches=1,
             schemes=schemes,
         ),
     )
@@ -373,7 +373,6 @@ def _sharded_optimizer(view: _View) -> Inference | None:
             _ONE_MICRO_BATCH,
         ],
         parameters=psi,
-        micro_batches=1,
         schemes=[zero.paper_1_2(psi, view.size), zero.distributed_optimizer(psi, view.size)],
     )
 
@@ -403,7 +402,7 @@ def _deepspeed_1_2(view: _View) -> Inference | None:
         confidence="high" if k > 1 else "medium",
         evidence=evidence,
         parameters=psi,
-        micro_batches=k,
+        micro_batches=k if k > 1 else None,
         schemes=[zero.paper_1_2(psi, view.size), scheme(psi, view.size, k)],
     )
 
@@ -429,7 +428,7 @@ def _ddp(view: _View) -> Inference | None:
             why,
         ],
         parameters=psi,
-        micro_batches=max(round(forwards), k) if forwards else None,
+        micro_batches=_micro_batches(view, k),
         schemes=[ddp.paper(psi, view.size), ddp.torch_ddp(psi, view.size, k)],
     )
 
@@ -453,6 +452,12 @@ def _ratio_text(view: _View) -> str:
         f"all-gather {gathered:,.0f} and reduce-scatter {scattered:,.0f} elements per step "
         f"(ratio {gathered / scattered:.3f})"
     )
+
+
+def _micro_batches(view: _View, synchronised: int) -> int | None:
+    """Return the micro-batches of a step as DDP's forward ranges count them, if there are any."""
+    forwards = view.traffic.marks_like(r"^DistributedDataParallel\.forward")
+    return max(round(forwards), synchronised) if forwards else None
 
 
 def _synchronised(view: _View) -> tuple[int, str]:

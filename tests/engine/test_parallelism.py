@@ -274,6 +274,23 @@ class TestFullyShardedDataParallel:
         assert inferred(main, other, marks=FSDP2).strategy == "zero3"
 
 
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [("reduce_scatter", PSI), ("all_gather", PSI)],
+        [("all_gather", PSI), ("all_gather", PSI), ("reduce_scatter", PSI)],
+        [("all_reduce", PSI), ("all_gather", PSI)],
+        [("all_reduce", PSI), ("broadcast", PSI)],
+        [("all_reduce", PSI)],
+    ],
+)
+def test_micro_batches_that_nothing_counts_are_unknown(calls: list[tuple[str, int]]) -> None:
+    """Whatever is sent once a step is sent once, however many micro-batches there are."""
+    found = inferred(traffic_of(calls))
+    assert found.parameters == PSI
+    assert found.micro_batches is None
+
+
 class TestZeroThree:
     def test_gathers_before_reductions_without_fsdp_ranges(self) -> None:
         calls = [("all_gather", PSI // 2)] * 2 + [("reduce_scatter", PSI // 2)] * 2
