@@ -43,6 +43,7 @@ class Inference:
         schemes: Predictions to compare with, the paper's first.
         traffic: The groups whose traffic the prediction is about.
         parameter_broadcasts: Whether broadcasts carry parameters (else they are buffers).
+        stage_given: Whether the user's ZeRO stage decided what the traffic leaves open.
     """
 
     strategy: str | None = None
@@ -55,6 +56,7 @@ class Inference:
     schemes: list[Scheme] = field(default_factory=list)
     traffic: list[GroupTraffic] = field(default_factory=list)
     parameter_broadcasts: bool = False
+    stage_given: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,10 +535,16 @@ def _finish(found: Inference, view: _View) -> Inference:
 _FITTING_STAGES = {"zero1-or-2": (1, 2), "zero1": (1,), "zero2": (2,), "zero3": (3,), "ddp": (0,)}
 
 
+def stage_fits(found: Inference, stage: int) -> bool:
+    """Tell whether a ZeRO stage can have sent this traffic."""
+    return stage in _FITTING_STAGES.get(found.strategy or "", (stage,))
+
+
 def _apply_stage(found: Inference, stage: int) -> None:
     """Let the user's ZeRO stage decide what the traffic leaves open, never against the traffic."""
-    if stage not in _FITTING_STAGES.get(found.strategy or "", (stage,)):
+    if not stage_fits(found, stage):
         found.evidence.append(f"stage {stage}, given by --layout, does not fit this traffic")
     elif found.strategy == "zero1-or-2":
         found.strategy = f"zero{stage}"
+        found.stage_given = True
         found.evidence.append(f"stage {stage} as given by --layout")
