@@ -34,16 +34,24 @@ def pipeline_findings(
         pipeline: The run's.
         breakdowns: The mean step of every device.
     """
-    if pipeline is None or pipeline.bubble.over == "step" or not pipeline.bubble.phase_ns:
+    phase = phase_of(pipeline)
+    if pipeline is None or phase is None:
         return
     bubbles = [one.bubble_ns for one in breakdowns if one.bubble_ns is not None]
-    lost = _lost(pipeline.bubble, pipeline.bubble.phase_ns, bubbles)
+    lost = _lost(pipeline.bubble, phase, bubbles)
     if lost is not None:
-        yield from _schedule(pipeline, pipeline.bubble.phase_ns, lost)
-    yield from _imbalance(pipeline, pipeline.bubble.phase_ns)
+        yield from _schedule(pipeline, phase, lost)
+    yield from _imbalance(pipeline, phase)
     if lost is not None:
-        yield from _excess(pipeline, pipeline.bubble.phase_ns, lost)
+        yield from _excess(pipeline, phase, lost)
     yield from _blocking(pipeline)
+
+
+def phase_of(pipeline: Pipeline | None) -> int | None:
+    """Return the length of the phase in which stages wait for each other, if it is known."""
+    if pipeline is None or pipeline.bubble.over == "step":
+        return None
+    return pipeline.bubble.phase_ns or None
 
 
 def _lost(bubble: Bubble, phase: int, bubbles: Sequence[int]) -> float | None:
