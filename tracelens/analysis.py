@@ -129,7 +129,8 @@ def analyse(
                 *run.notices,
                 *_run_notices(run, table, facts),
                 *joined_notices(run, table, waits),
-                *_layout_notices(given, run),
+                *_layout_notices(given, run, dims, axes),
+                *_stage_notices(given, found),
                 *located_notices,
                 *filter(None, [topology.contradiction(run, axes)]),
                 *([notice("type-concluded", count=concluded)] if concluded else []),
@@ -357,7 +358,7 @@ def _parallelism(
         evidence.insert(0, f"groups of several kinds: {', '.join(parts)}")
         kinds = [name for name, size in dims.items() if size > 1]
         strategy = kinds[0] if len(kinds) == 1 else f"{len(kinds)}d"
-    source = "option" if given.dims or given.zero_stage is not None else "inferred"
+    source = "option" if given.dims or found.stage_given else "inferred"
     count = given.parameters if combined else found.parameters
     origin = "option" if given.parameters else ("inferred" if count is not None else None)
     return result.Parallelism(
@@ -374,15 +375,30 @@ def _parallelism(
     )
 
 
-def _layout_notices(given: Given, run: Run) -> list[Notice]:
-    """Compare the sizes the user gave with the world; experts share the data-parallel ranks."""
-    product = math.prod(size for name, size in given.dims.items() if name != "ep")
-    whole = {"dp", "tp", "pp"} <= given.dims.keys()
-    world = run.world_size
-    if not given.dims or world is None or product == world or (product < world and not whole):
+def _layout_notices(
+    given: Given, run: Run, dims: dict[str, int], axes: dict[str, topology.Axis]
+) -> list[Notice]:
+    """Compare the sizes the user gave with the world and with the groups in the traces."""
+    notices = []
+    # Experts share the data-parallel ranks.
+    product = math.prod(size for name, size in dims.items() if name != "ep")
+    whole, world = {"dp", "tp", "pp"} <= given.dims.keys(), run.world_size
+    if given.dims and world is not None and (product > world or (whole and product < world)):
+        shown = [(name, size) for name, size in dims.items() if size > 1 or name in given.dims]
+        layout = ", ".join(f"{name} {size}" for name, size in shown)
+        notices.append(notice("layout-mismatch", layout=layout, product=product, world=world))
+    for name, size in given.dims.items():
+        axis = axes.get(name)
+        if axis is not None and axis.confidence == "high" and axis.size != size:
+            notices.append(notice("layout-contradicted", name=name, given=size, found=axis.size))
+    return notices
+
+
+def _stage_notices(given: Given, found: Inference) -> list[Notice]:
+    stage = given.zero_stage
+    if stage is None or parallelism.stage_fits(found, stage):
         return []
-    layout = ", ".join(f"{name} {size}" for name, size in given.dims.items())
-    return [notice("layout-mismatch", layout=layout, product=product, world=world)]
+    return [notice("stage-contradicted", stage=stage)]
 
 
 def _run_notices(
