@@ -98,7 +98,7 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "duplicate-rank": NoticeKind(
         "warning",
-        "rank {rank} is in {count} files that are no cycles of one process ({names}); they are "
+        "rank {rank} is in {count} {what} that are no cycles of one process ({names}); they are "
         "shown apart, and only {kept} is in the means",
     ),
     "missing-ranks": NoticeKind(

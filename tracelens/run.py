@@ -179,10 +179,14 @@ def _follows(earlier: RankReduction, later: RankReduction) -> bool:
 
 
 def _duplicate_notice(rank: int, sets: list[list[RankReduction]]) -> Notice:
-    names = ", ".join(cycles[0].info.path for cycles in sets[:_SHOWN])
-    names += ", …" if len(sets) > _SHOWN else ""
-    kept = sets[0][0].info.path
-    return notice("duplicate-rank", rank=rank, count=len(sets), names=names, kept=kept)
+    first = [cycles[0].info for cycles in sets]
+    what, names = "files", [info.path for info in first]
+    if len(set(names)) < len(names):  # a file may hold several processes
+        what, names = "traces", [f"process {info.process} of {info.path}" for info in first]
+    shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+    return notice(
+        "duplicate-rank", rank=rank, count=len(sets), what=what, names=shown, kept=names[0]
+    )
 
 
 def _world_size(reductions: list[RankReduction], notices: list[Notice]) -> int | None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tracelens.intervals import Ints
 
 SUFFIXES = (".parquet", ".arrow")
+_SHOWN = 200  # letters of what Arrow says
 
 
 def rows(table: pa.Table, wanted: Sequence[Sequence[str]]) -> Rows:
@@ -54,12 +55,20 @@ def _integers(column: pa.ChunkedArray) -> Ints:
 
 
 def _coded(column: pa.ChunkedArray) -> Coded:
-    filled_in = pc.fill_null(column.cast(pa.string()), "")
-    encoded = pc.dictionary_encode(filled_in).combine_chunks()
+    encoded = pc.dictionary_encode(pc.fill_null(_raw(column), b"")).combine_chunks()
     if isinstance(encoded, pa.ChunkedArray):  # no rows
         return Coded(np.empty(0, np.int64), [])
     codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
-    return Coded(codes, encoded.dictionary.to_pylist())
+    return Coded(codes, [raw.decode("utf-8", "replace") for raw in encoded.dictionary.to_pylist()])
+
+
+def _raw(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return texts as bytes: what a program wrote need not be UTF-8."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+        column = column.cast(pa.string())
+    return column.cast(pa.binary())
 
 
 def _blobs(column: pa.ChunkedArray) -> list[bytes]:
@@ -99,14 +108,18 @@ class ArrowTables:
         there = self.columns.get(table, frozenset())
         wanted = [[name for name in names if name in there] for names in (integers, texts, blobs)]
         tests = [one for one in where if one.column in there]
-        names = [name for part in wanted for name in part]
-        if not names:
+        if not any(wanted):
             return nothing(integers, texts, blobs)
+        kept = self._sound(lambda: self._rows(table, wanted, tests))
+        parts = kept.integers, kept.texts, kept.blobs
+        return filled(*parts, len(kept), integers, texts, blobs)
+
+    def _rows(self, table: str, wanted: list[list[str]], tests: list[Condition]) -> Rows:
+        names = [name for part in wanted for name in part]
         found = self._table(self._files[table], [*names, *(one.column for one in tests)])
         for test in tests:
             found = found.filter(_mask(found[test.column], test))
-        kept = rows(found, wanted)
-        return filled(kept.integers, kept.texts, kept.blobs, len(found), integers, texts, blobs)
+        return rows(found, wanted)
 
     def distinct(self, table: str, column: str, where: Sequence[Condition] = ()) -> Ints:
         """Return the distinct integers of a column."""
@@ -144,9 +157,11 @@ class ArrowTables:
     def _sound(self, read: Any) -> Any:
         try:
             return read()
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise UnreadableTrace(f"{self.path}: {reason}", slug="unreadable-file") from error
+        except (pa.ArrowException, OSError, ValueError) as error:
+            reason = str(error).partition("\n")[0][:_SHOWN]
+            raise UnreadableTrace(
+                f"{self.path}: a damaged table ({reason})", slug="unreadable-file"
+            ) from error
 
 
 def _stream(file: Path) -> Any:
@@ -172,7 +187,7 @@ def _mask(column: pa.ChunkedArray, condition: Condition) -> pa.ChunkedArray:
 
 
 def _any(column: pa.ChunkedArray, beginnings: Sequence[str], parts: Sequence[str]) -> Any:
-    texts = pc.fill_null(column.cast(pa.string()), "")
+    texts = pc.fill_null(_raw(column), b"")
     found = pc.match_substring(texts, "\0never\0")
     for text in beginnings:
         found = pc.or_(found, pc.starts_with(texts, text))

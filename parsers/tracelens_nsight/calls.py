@@ -10,6 +10,8 @@ import numpy as np
 from tracelens.host_names import call_kind
 from tracelens.model.trace import NONE
 from tracelens_nsight.identifiers import process_of
+from tracelens_nsight.strings import Strings
+from tracelens_nsight.tables import OneOf
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,6 +65,21 @@ def read(export: Export, process: int) -> Calls:
 def processes(tables: Tables) -> list[int]:
     """Return the globalPids that made calls."""
     return [int(one) for one in np.unique(process_of(tables.distinct(RUNTIME, "globalTid")))]
+
+
+def launching_processes(tables: Tables) -> list[int]:
+    """Return the globalPids that launched work on a device."""
+    ids = tables.distinct(RUNTIME, "nameId")
+    names = Strings(tables).of(ids)
+    launches = [int(one) for one, name in zip(ids, names, strict=True) if _launches(name)]
+    if not launches:
+        return []
+    threads = tables.distinct(RUNTIME, "globalTid", [OneOf("nameId", tuple(launches))])
+    return [int(one) for one in np.unique(process_of(threads))]
+
+
+def _launches(name: str) -> bool:
+    return call_kind(name) == "launch"
 
 
 def _unlaunch_captured(calls: Calls) -> None:

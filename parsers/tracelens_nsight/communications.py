@@ -152,7 +152,7 @@ def _names_of_groups(
     """Return distinct group names, and the place of each call's among them."""
     only = next((one.name for one in groups if one.name.startswith(ONLY)), None)
     communicator = payloads.fields["communicator"][call]
-    stream = np.where(event == NONE, NONE, device.stream[np.where(event == NONE, 0, event)])
+    stream = np.append(device.stream, NONE)[np.where(event == NONE, -1, event)]
     stream = np.where(payloads.known[call], stream, NONE)
     both, place = np.unique(np.column_stack([communicator, stream]), axis=0, return_inverse=True)
     names = []

@@ -7,11 +7,13 @@ while reading. Its texts end in `, seq = N, op_id = M`: the part before is the n
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens import steps
 from tracelens.model.trace import NONE
 from tracelens_nsight import advanced
 from tracelens_nsight.tables import OneOf, Unlike
@@ -125,6 +127,7 @@ def _ordered(
     start, end = ints["start"], ints["end"]
     is_mark = ints["eventType"] == MARK
     end = np.where(is_mark, start, end)
+    _close_steps(name, names, start, end)
     # An end that is missing (or 0, before 2022) belongs to a range that was open at the end; one
     # that was open at the beginning starts before 0. Neither was recorded whole.
     whole = (start != NONE) & (end != NONE) & (end >= start) & (start >= 0)
@@ -149,6 +152,20 @@ def _ordered(
         blob=[blobs[row] if is_nccl[row] else b"" for row in kept],
         json=json,
     )
+
+
+def _close_steps(name: Ints, names: list[str], start: Ints, end: Ints) -> None:
+    """End steps that were never popped where the next of their kind begins."""
+    kinds: dict[str, list[int]] = defaultdict(list)
+    for place, text in enumerate(names):
+        if text[-1:].isdigit() and steps.numbers_of([text]):
+            kinds[text.rstrip("0123456789")].append(place)
+    for places in kinds.values():
+        rows = np.flatnonzero(np.isin(name, places) & (start >= 0))
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        before, after = rows[:-1], rows[1:]
+        never = end[before] < start[before]
+        end[before[never]] = start[after[never]]
 
 
 def _json(rows: Rows, strings: Strings, kept: Ints, is_nccl: NDArray[np.bool_]) -> list[str]:

@@ -71,7 +71,9 @@ def read(
 
 
 def processes(tables: Tables, path: Path) -> list[int]:
-    """Return the processes with GPU work, in order of their devices.
+    """Return the processes that gave a GPU work, in order of their devices.
+
+    One whose device events are all lost is among them: it is a rank of which no time is known.
 
     Raises:
         UnreadableTrace: If there is none, or if the export does not say whose the work is.
@@ -90,13 +92,14 @@ def processes(tables: Tables, path: Path) -> list[int]:
                 "are: export it again with a newer nsys",
                 slug="unreadable-file",
             )
-    return sorted(found, key=lambda one: (_first_gpu(tables, one), one)) if found[1:] else found
+    members = {*found, *calls.launching_processes(tables)}
+    return sorted(members, key=lambda one: (_first_gpu(tables, one), one)) if members else found
 
 
 def _first_gpu(tables: Tables, process: int) -> int:
     """Return the first GPU a process works on; its ordinal, where GPUs are not described."""
     gpus = facts.devices_of(tables, process)
-    used = device.ordinals(tables, process)
+    used = device.ordinals(tables, process) or (set(gpus) if len(gpus) == 1 else set())
     return min((gpus[one][0] if one in gpus else one for one in used), default=1 << 30)
 
 

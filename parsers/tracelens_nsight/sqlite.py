@@ -7,6 +7,7 @@ with one is refused: it may miss rows, or hold half of a change.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 MAGIC = b"SQLite format 3\x00"
 _BATCH = 1 << 15
+_LEAST_ROW = 6  # bytes: a cell of a page and its pointer (SQLite's file format, 1.6)
+_SHOWN = 200  # letters of what SQLite says
 _T = TypeVar("_T")
 
 
@@ -49,11 +52,14 @@ class SqliteTables:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _refuse_unfinished(path)
-        uri = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
+        whole = path.resolve()  # journals lie beside the file itself, not beside a link to it
+        _refuse_unfinished(path, whole)
+        uri = f"file:{quote(os.fsencode(whole))}?mode=ro&immutable=1"
         self._connection = self._sound(lambda: sqlite3.connect(uri, uri=True))
         self._connection.text_factory = _decoded
         self._arrow = _arrow_driver(uri)
+        self._most = whole.stat().st_size // _LEAST_ROW
+        self._counts: dict[str, int] = {}
         # Tables with pages alone: a virtual one would run code to make up its rows.
         query = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
         listed = self._fetch(query)
@@ -95,8 +101,17 @@ class SqliteTables:
         """Return the number of rows of a table."""
         if table not in self.columns:
             return 0
-        found = self._fetch(f"SELECT count(*) FROM {_quoted(self._names[table])}")  # noqa: S608
-        return int(found[0][0])
+        if table not in self._counts:
+            self._counts[table] = self._counted(_quoted(self._names[table]))
+        return self._counts[table]
+
+    def _counted(self, name: str) -> int:
+        """Count the rows of a table: pages that lead back to each other would never end."""
+        some = f"SELECT 1 FROM {name} NOT INDEXED LIMIT {self._most + 1}"  # noqa: S608
+        count = int(self._fetch(f"SELECT count(*) FROM ({some})")[0][0])  # noqa: S608
+        if count > self._most:
+            raise self._damaged(f"more rows in {name} than fit into the file")
+        return count
 
     def holds(self, table: str) -> bool:
         """Tell whether a table has rows, without counting them."""
@@ -122,11 +137,13 @@ class SqliteTables:
         return f"SELECT {shown} FROM {source}", values  # noqa: S608
 
     def _source(self, table: str, where: Sequence[Condition]) -> tuple[str, list[Any]]:
-        """Return what follows FROM, and the values in it."""
+        """Return what follows FROM, and the values in it; the table is known to end."""
+        self.count(table)
         parts = [_sql(one) for one in where if one.column in self.columns[table]]
         tests = " AND ".join(text for text, _ in parts)
         values = [value for _, given in parts for value in given]
-        return _quoted(self._names[table]) + (f" WHERE {tests}" if tests else ""), values
+        name = f"{_quoted(self._names[table])} NOT INDEXED"  # an index may say something else
+        return name + (f" WHERE {tests}" if tests else ""), values
 
     def _run(self, query: str, values: list[Any], wanted: Sequence[Sequence[str]]) -> Rows:
         if self._arrow is not None:
@@ -143,9 +160,12 @@ class SqliteTables:
         try:
             return read()
         except (sqlite3.Error, OverflowError, TypeError, ValueError) as error:
-            raise UnreadableTrace(
-                f"{self.path}: a damaged SQLite database ({error})", slug="unreadable-file"
-            ) from error
+            raise self._damaged(str(error)[:_SHOWN]) from error
+
+    def _damaged(self, why: str) -> UnreadableTrace:
+        return UnreadableTrace(
+            f"{self.path}: a damaged SQLite database ({why})", slug="unreadable-file"
+        )
 
 
 def _plain(cursor: Iterable[tuple[Any, ...]], names: Sequence[str]) -> Rows:
@@ -224,20 +244,24 @@ def _glob(text: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 
 
-def _refuse_unfinished(path: Path) -> None:
+def _refuse_unfinished(path: Path, whole: Path) -> None:
     """Refuse a database whose last changes are not in the file."""
     for suffix, what in (("-wal", "write-ahead log"), ("-journal", "journal")):
-        beside = path.with_name(path.name + suffix)
-        try:
-            unfinished = beside.stat().st_size > 0
-        except OSError:
-            continue
-        if unfinished:
+        for beside in (path.with_name(path.name + suffix), whole.with_name(whole.name + suffix)):
+            if _is_empty(beside):
+                continue
             raise UnreadableTrace(
                 f"{path}: its {what} {beside.name} holds changes that are not in the file yet: let "
                 "the program that writes it end, or export again",
                 slug="unreadable-file",
             )
+
+
+def _is_empty(path: Path) -> bool:
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        return True
 
 
 def _arrow_driver(uri: str) -> Callable[[str, list[Any], Sequence[Sequence[str]]], Rows] | None:

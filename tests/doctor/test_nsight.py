@@ -110,7 +110,20 @@ def no_marks(folder: Path) -> Path:
     return export(folder, recording(), "DELETE FROM NVTX_EVENTS WHERE text LIKE 'tracelens.step%'")
 
 
+_LAST_PROCESS = "(SELECT max(globalTid) / 16777216 * 16777216 FROM CUPTI_ACTIVITY_KIND_RUNTIME)"
 BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "no-device-events": (
+        lambda folder: export(
+            folder,
+            recording(),
+            *(
+                f"DELETE FROM CUPTI_ACTIVITY_KIND_{table} WHERE globalPid = {_LAST_PROCESS}"
+                for table in ("MEMCPY", "KERNEL")
+            ),
+            per_node=True,
+        ),
+        "no GPU event of a process was recorded, though it launched some",
+    ),
     "opaque-graphs": (
         lambda folder: export(folder, recording(), _GRAPHS),
         "2 launches of CUDA graphs were recorded without their contents",
@@ -284,6 +297,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], str]] = {
 
 # What cannot be taken away alone.
 IMPLIED = {
+    "no-device-events": {"no-members"},
     "no-members": {"no-rank", "no-world-size"},
     "no-peers": {"no-communicators"},
 }

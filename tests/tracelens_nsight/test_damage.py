@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import struct
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,26 @@ def export(path: Path) -> Path:
     for place in range(300):
         made.kernel("gemm", 2_000 + 200 * place)
     return made.write(path / "x.sqlite")
+
+
+def one_leaf_for_all(path: Path, table: str) -> Path:
+    """Let all entries of a table's root lead to its first leaf (SQLite's file format, 1.6)."""
+    with closing(sqlite3.connect(path)) as database:
+        query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        ((root,),) = database.execute(query, (table,)).fetchall()
+        ((size,),) = database.execute("PRAGMA page_size").fetchall()
+    data = bytearray(path.read_bytes())
+    page = memoryview(data)[(root - 1) * size : root * size]
+    assert page[0] == 5, "an interior page"
+    (first,) = struct.unpack_from(">H", page, 12)
+    cell = bytes(page[first : first + 4]) + b"\x7f"
+    count = (size - 12) // (2 + len(cell))
+    places = range(size - count * len(cell), size, len(cell))
+    page[3:7] = struct.pack(">HH", count, places[0])
+    page[12 : 12 + 2 * count] = struct.pack(f">{count}H", *places)
+    page[places[0] :] = cell * count
+    path.write_bytes(bytes(data))
+    return path
 
 
 def refused(path: Path) -> str:
@@ -59,6 +81,17 @@ class TestDamage:
         path.write_bytes(path.read_bytes()[:60])
         assert "damaged SQLite database" in said(path)
 
+    @pytest.mark.parametrize("arrow", [True, False])
+    def test_pages_that_are_read_again_and_again(
+        self, arrow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """On several levels they would be read for years."""
+        if not arrow:
+            monkeypatch.setattr("tracelens_nsight.sqlite._arrow_driver", lambda uri: None)
+        path = one_leaf_for_all(export(tmp_path), KERNEL)
+        assert f'more rows in "{KERNEL}" than fit into the file' in refused(path)
+        assert "more rows" in said(path)
+
     def test_a_text_where_a_number_belongs(self, tmp_path: Path) -> None:
         made = Export().kernel("gemm", 1_000)
         made.rows[KERNEL][0]["deviceId"] = "zero"
@@ -74,6 +107,14 @@ class TestJournals:
         path.with_name(path.name + suffix).write_bytes(b"changes")
         assert f"{name} {path.name}{suffix} holds changes" in refused(path)
         assert "holds changes" in said(path)
+
+    def test_nor_behind_a_link(self, tmp_path: Path) -> None:
+        path = export(tmp_path)
+        path.with_name("x.sqlite-wal").write_bytes(b"changes")
+        (tmp_path / "runs").mkdir()
+        link = tmp_path / "runs" / "y.sqlite"
+        link.symlink_to(path)
+        assert "log x.sqlite-wal holds changes" in refused(link)
 
     @pytest.mark.parametrize("suffix", ["-wal", "-journal", "-shm"])
     def test_empty_ones_hold_none(self, suffix: str, tmp_path: Path) -> None:
@@ -95,6 +136,13 @@ class TestJournals:
             other.execute("BEGIN EXCLUSIVE")
             assert len(list(NsightParser().parse(path))) == 1
             other.rollback()
+
+    def test_a_name_of_any_bytes(self, tmp_path: Path) -> None:
+        path = export(tmp_path)
+        odd = tmp_path / os.fsdecode(b"a ?#%41 \xff rank3.sqlite")
+        path.rename(odd)
+        (trace,) = NsightParser().parse(odd)
+        assert (len(trace.device_events), trace.info.rank) == (301, 3)
 
     def test_one_that_is_being_written_is_not(self, tmp_path: Path) -> None:
         path = export(tmp_path)

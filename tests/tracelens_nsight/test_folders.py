@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nsight_exports import EVENTS, Export
+from nsight_exports import EVENTS, KERNEL, Export
 
 import tracelens
 from tracelens.discovery import discover
@@ -180,6 +180,31 @@ def test_a_damaged_file_in_it(tmp_path: Path) -> None:
     (folder / f"{EVENTS}.parquet").write_bytes(b"PAR1 no parquet")
     with pytest.raises(UnreadableTrace, match="run_pqtdir: "):
         list(NsightParser().parse(folder))
+
+
+@pytest.mark.parametrize("values", [["soon", "late"], [0.5, float("nan")], [[1], [2]]])
+def test_a_column_of_another_type(values: list[Any], tmp_path: Path) -> None:
+    folder = as_folder(Export().kernel("a", 1_000).kernel("b", 2_000), tmp_path / "x", "parquet")
+    file = folder / f"{KERNEL}.parquet"
+    table = pq.read_table(file)
+    place = table.schema.get_field_index("start")
+    pq.write_table(table.set_column(place, "start", pa.array(values)), file)
+    with pytest.raises(UnreadableTrace, match="x: a damaged table"):
+        list(NsightParser().parse(folder))
+
+
+def test_texts_of_any_bytes_and_kinds(tmp_path: Path) -> None:
+    folder = as_folder(Export().kernel("gemm", 1_000), tmp_path / "x", "parquet")
+    file = folder / "StringIds.parquet"
+    table = pq.read_table(file)
+    raw = pa.array([text.encode() + b"\xff" for text in table["value"].to_pylist()])
+    kinds = (raw, raw.cast(pa.large_binary()), raw.dictionary_encode())
+    for column in kinds:
+        pq.write_table(
+            table.set_column(table.schema.get_field_index("value"), "value", column), file
+        )
+        (trace,) = NsightParser().parse(folder)
+        assert trace.device_events["name"].tolist() == ["gemm\ufffd"]
 
 
 def test_without_pyarrow_it_says_what_to_install(

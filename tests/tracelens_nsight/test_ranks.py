@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command import run
-from nsight_exports import Export, process, thread
+from nsight_exports import KERNEL, Export, process, thread
 
 import tracelens
 from tracelens_nsight import NsightParser
@@ -127,10 +127,31 @@ class TestOneFileOfSeveral:
         analysis = tracelens.analyze(tmp_path)
         assert [rank.devices[0].process for rank in analysis.ranks] == [4002, 4001]
 
+    def test_two_may_say_the_same(self, tmp_path: Path) -> None:
+        export = self.node(4001, 4002).mark(4001, rank=0, world=2).mark(4002, rank=0, world=2)
+        export.write(tmp_path / "x.sqlite")
+        notices = tracelens.analyze(tmp_path).notices
+        (said,) = [n.message for n in notices if n.code == "duplicate-rank"]
+        one, other = "process 4001 of x.sqlite", "process 4002 of x.sqlite"
+        assert f"in 2 traces that are no cycles of one process ({one}, {other})" in said
+        assert f"only {one} is in the means" in said
+
     def test_processes_without_gpu_work_are_no_ranks(self, tmp_path: Path) -> None:
         export = self.node(4001, 4002).runtime("cudaGetDeviceCount", 10, 20, pid=5000)
         export.range("loading", 10, 500, pid=5001)
         assert len(export.traces(tmp_path / "x.sqlite")) == 2
+
+    def test_one_whose_device_events_are_all_lost_is_a_rank(self, tmp_path: Path) -> None:
+        export = self.node(4001, 4002, 4003)
+        export.collective("ncclAllReduce", 5_000, pid=4002, comm=7, size=64)
+        export.rows[KERNEL] = [r for r in export.rows[KERNEL] if r["globalPid"] != process(4002)]
+        export.write(tmp_path / "x.sqlite")
+        analysis = tracelens.analyze(tmp_path)
+        assert [len(rank.devices) for rank in analysis.ranks] == [1, 0, 1]
+        assert analysis.run.ranks_partial == [1]
+        assert [n.rank for n in analysis.notices if n.code == "device-unseen"] == [1]
+        done = run("analyze", "x.sqlite", "-o", "r.json", cwd=tmp_path)
+        assert "warning: x.sqlite, rank 1: a device worked (" in done.err
 
     def test_inspect_names_them(self, tmp_path: Path) -> None:
         path = self.node(4001, 4002).step(3, 900, 2_000, 4001).write(tmp_path / "x.sqlite")

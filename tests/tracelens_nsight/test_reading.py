@@ -279,6 +279,23 @@ class TestRanges:
         reduction = reduce_rank(only(export, tmp_path))
         assert reduction.recorded_steps == [0, 1, 2]
 
+    @pytest.mark.parametrize("missing", [None, 0])  # as before 2022
+    def test_steps_that_were_never_popped_end_where_the_next_begins(
+        self, missing: int | None, tmp_path: Path
+    ) -> None:
+        export = Export()
+        for number in range(1, 4):
+            export.range(f"step {number}", 1_000 * number, missing)
+            export.kernel("gemm", 1_000 * number + 500)
+        trace = only(export, tmp_path)
+        assert trace.marks["end"].tolist() == [2_000, 3_000], "the last one was cut by the end"
+        assert reduce_rank(trace).recorded_steps == [1, 2]
+
+    def test_others_were_open_at_the_end(self, tmp_path: Path) -> None:
+        export = Export().kernel("gemm", 1_000)
+        export.range("load", 1_000, None).range("load", 2_000, 2_500).range("epoch 1", 0, None)
+        assert only(export, tmp_path).marks["start"].tolist() == [2_000]
+
 
 class TestTime:
     def start(self, export: Export) -> Export:

@@ -128,7 +128,8 @@ def command(
     targets = _targets(output, json, force=force)
     analysis = analyze(list(paths), options, progress_for(quiet=quiet))
     if not quiet:
-        say_notices(analysis.notices, verbose)
+        several = {file.path for file in analysis.source.files if len(file.ranks or ()) > 1}
+        say_notices(analysis.notices, verbose, several)
     _write_all(analysis, targets, json, quiet=quiet)
     if not quiet and json != STDOUT:
         _print_summary(analysis, no_color=no_color)

@@ -14,7 +14,7 @@ from tracelens.addresses import is_remote, shown
 from tracelens.errors import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from io import FileIO
 
     from tracelens.model.result import Analysis, Notice
@@ -198,8 +198,14 @@ def say_written(path: Path, size: int) -> None:
     click.echo(f"Wrote {path} ({shown})", err=True)
 
 
-def say_notices(notices: list[Notice], verbosity: int) -> None:
-    """Print notices on stderr: warnings always, information with -v, all of a kind with -vv."""
+def say_notices(notices: list[Notice], verbosity: int, several: Collection[str] = ()) -> None:
+    """Print notices on stderr: warnings always, information with -v, all of a kind with -vv.
+
+    Args:
+        notices: The notices.
+        verbosity: How many -v were given.
+        several: Files that hold several ranks: which one is meant, is said.
+    """
     from tracelens.reporting.words import visible
 
     told = [one for one in notices if one.level != "info" or verbosity > 0]
@@ -208,7 +214,8 @@ def say_notices(notices: list[Notice], verbosity: int) -> None:
         # One line in place of another would be none less.
         shown = _ALIKE if verbosity < 2 and len(of_a_kind) > _ALIKE + 1 else len(of_a_kind)
         for one in of_a_kind[:shown]:
-            where = f"{one.file}: " if one.file else ""
+            rank = f", rank {one.rank}" if one.file in several and one.rank is not None else ""
+            where = f"{one.file}{rank}: " if one.file else ""
             click.echo(f"{level}: {visible(where + one.message)} [{code}]", err=True)
         if more := len(of_a_kind) - shown:
             text = f"{level}: {more:,} more of this kind; -vv prints them, analysis.json has them"

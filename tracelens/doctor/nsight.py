@@ -95,6 +95,15 @@ def unread_tables(rank: RankReduction) -> Found | None:
 
 CHECKS: tuple[Check[RankReduction], ...] = (
     Check(
+        "no-device-events",
+        "missing",
+        ("Step", "Collectives", "Kernels"),
+        "no GPU event of a process was recorded, though it launched some",
+        "none of its times is known",
+        "a shorter capture (`-c cudaProfilerApi`), and nothing else in the process that uses CUPTI",
+        lambda rank: when(not finders.has_device_events(rank)),
+    ),
+    Check(
         "opaque-graphs",
         "missing",
         ("Step", "Collectives", "Volume", "Kernels"),
