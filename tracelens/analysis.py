@@ -15,6 +15,7 @@ from tracelens import (
     contention,
     dimension_volumes,
     dimensions,
+    dtypes,
     exposed_wait,
     link_use,
     links,
@@ -131,6 +132,7 @@ def analyse(
                 *joined_notices(run, table, waits),
                 *_layout_notices(given, run, dims, axes),
                 *_stage_notices(given, found),
+                *([] if combined else _dtype_notices(given, found)),
                 *located_notices,
                 *filter(None, [topology.contradiction(run, axes)]),
                 *([notice("type-concluded", count=concluded)] if concluded else []),
@@ -399,6 +401,17 @@ def _stage_notices(given: Given, found: Inference) -> list[Notice]:
     if stage is None or parallelism.stage_fits(found, stage):
         return []
     return [notice("stage-contradicted", stage=stage)]
+
+
+def _dtype_notices(given: Given, found: Inference) -> list[Notice]:
+    """Say where bytes are predicted for another type than the one that travels."""
+    recorded = volumes.item_sizes(found, replace(given, dtype=None))
+    if given.dtype is None or recorded is None:
+        return []
+    if set(recorded) == {dtypes.item_size(given.dtype)}:
+        return []
+    sizes = " and ".join(str(size) for size in dict.fromkeys(recorded))
+    return [notice("dtype-contradicted", dtype=given.dtype, found=sizes)]
 
 
 def _run_notices(

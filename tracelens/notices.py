@@ -184,6 +184,11 @@ NOTICES: dict[str, NoticeKind] = {
         "--layout says {name} {given}, but the groups in the traces have {found} ranks; the size "
         "as given is shown",
     ),
+    "dtype-contradicted": NoticeKind(
+        "warning",
+        "--dtype says {dtype}, but gradients and parameters travel in elements of {found} bytes; "
+        "bytes are predicted for {dtype}, ratios to theory count elements",
+    ),
     "stage-contradicted": NoticeKind(
         "warning",
         "--layout says ZeRO stage {stage}, which does not send this traffic; what the traffic "

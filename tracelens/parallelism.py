@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _CLOSE = 0.02  # padding: docs/theory.md, "Padding"
 _MOST_GATHERS = 3  # forward, recomputation, backward
-_ONE_MICRO_BATCH = "one micro-batch per step is assumed: nothing in the trace counts them"
 READ_OFF = (
     "Ψ is read off the same traffic, so the comparison checks which collectives run and how often; "
     "give --params to check the total too"
@@ -351,7 +350,7 @@ def _sharded_3(view: _View) -> Inference | None:
                 _ratio_text(view),
                 "forward's all-gathers stand before the first reduction, without FSDP's ranges: "
                 "parameters are sharded (DeepSpeed ZeRO-3, or another implementation)",
-                _ONE_MICRO_BATCH,
+                "one micro-batch per step is assumed: nothing in the trace counts them",
             ],
             parameters=psi,
             schemes=schemes,
@@ -372,7 +371,6 @@ def _sharded_optimizer(view: _View) -> Inference | None:
         evidence=[
             _ratio_text(view),
             "the all-gathers follow the reductions: the optimizer is sharded, parameters are not",
-            _ONE_MICRO_BATCH,
         ],
         parameters=psi,
         schemes=[zero.paper_1_2(psi, view.size), zero.distributed_optimizer(psi, view.size)],
@@ -423,7 +421,7 @@ def _ddp(view: _View) -> Inference | None:
         evidence=[
             f"all-reduces of {reduced:,.0f} elements per step, no all-gather or reduce-scatter",
             *(
-                [f"{forwards:g} ranges DistributedDataParallel.forward per step"]
+                [f"DistributedDataParallel.forward ranges per step: {forwards:g}"]
                 if forwards
                 else []
             ),

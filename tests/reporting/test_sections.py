@@ -231,6 +231,40 @@ def test_kernels_without_step_times_show_totals() -> None:
     assert "ms in all" in [column.title for column in section.blocks[0].table.columns]
 
 
+def timed(analysis: Analysis, windows: list[int], complete: list[bool]) -> Analysis:
+    """Give every rank steps with these windows in ms; on the host each takes 1 s."""
+    ranks = []
+    for rank in analysis.ranks:
+        device = rank.devices[0]
+        steps = [
+            dataclasses.replace(
+                device.steps[0],
+                step=number,
+                complete=whole,
+                period_ns=10**9,
+                partition=dataclasses.replace(
+                    device.steps[0].partition, window_ns=window * 1_000_000
+                ),
+            )
+            for number, (window, whole) in enumerate(zip(windows, complete, strict=True))
+        ]
+        ranks.append(dataclasses.replace(rank, devices=[dataclasses.replace(device, steps=steps)]))
+    return dataclasses.replace(analysis, ranks=ranks)
+
+
+def test_a_step_takes_what_the_headline_says_it_takes() -> None:
+    """Windows of the device, not of the host; a step that is cut off says nothing."""
+    analysis = timed(analysis_builder.fsdp2(), [40, 44, 7], [True, True, False])
+    section = stability_section(analysis)
+    assert section.lead == (
+        "Over 2 steps the median rank's step takes 40.0 ms (step 0) to 44.0 ms (step 1), "
+        "10.0 % apart."
+    )
+    table = section.blocks[0].table
+    assert table is not None
+    assert [row[1].text for row in table.rows] == ["40.0", "44.0", "7.00"]
+
+
 def test_one_step_draws_no_line() -> None:
     section = stability_section(analysis_builder.one_rank())
 
