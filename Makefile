@@ -11,7 +11,7 @@ report: $(VENV)/.installed
 	$(BIN)/tracelens analyze $(SAMPLE) -o report.html --force
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 # SEED=1234 repeats a run, REPLAY=events-1234 one round of it.
 COUNT ?= 10000

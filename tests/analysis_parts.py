@@ -155,8 +155,10 @@ def device(
 
 def _step(rng: random.Random, mean: Partition, step: int, index: int) -> StepResult:
     factor = 1.31 if index == 0 else rng.uniform(0.99, 1.03)
-    period = int(mean.window_ns * factor)
-    return StepResult(step, 0, True, index > 0, period, mean)
+    window = int(mean.window_ns * factor)
+    idle = mean.idle_ns + window - mean.window_ns
+    part = dataclasses.replace(mean, window_ns=window, idle_ns=idle)
+    return StepResult(step, 0, True, index > 0, window + 1000, part)
 
 
 def kernels(

@@ -16,11 +16,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tracelens.reduction import RankReduction, Selection, reduce_rank
+from tracelens.reduction import Selection, reduce_rank
 from tracelens_kineto import KinetoParser
 
 if TYPE_CHECKING:
     from tracelens.model.trace import RankTrace
+    from tracelens.reduced import RankReduction
 
 Us = int | str | Decimal
 Args = dict[str, Any]

@@ -17,6 +17,11 @@ settings.register_profile("thorough", settings.get_profile("quick"), max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
+# The terminal that starts the tests, and pytest-xdist, which names a width, change no output.
+for _variable in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR"):
+    os.environ.pop(_variable, None)
+
+
 def _folder(variable: str) -> Path:
     value = os.environ.get(variable)
     if not value:

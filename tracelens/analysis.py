@@ -15,6 +15,7 @@ from tracelens import (
     contention,
     dimension_volumes,
     dimensions,
+    dtypes,
     exposed_wait,
     link_use,
     links,
@@ -39,7 +40,7 @@ from tracelens.model import result
 from tracelens.model.trace import NONE
 from tracelens.notices import notice
 from tracelens.operations import BROADCAST, CODE, OPERATIONS
-from tracelens.reduction import CLASS_NAMES
+from tracelens.reduced import CLASS_NAMES
 from tracelens.version import __version__
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from tracelens.model.result import Notice
     from tracelens.parallelism import Given, Inference
     from tracelens.pipeline.bubble import BubbleTime
-    from tracelens.reduction import DeviceReduction
+    from tracelens.reduced import DeviceReduction
     from tracelens.run import RankRun, Run
 
 _TOP = 30
@@ -107,7 +108,8 @@ def analyse(
         for rank in run.ranks
     ]
     peaks = links.Peaks(links.link_of(_devices(run)), located, given.intra_gbps, given.inter_gbps)
-    rows = collectives.collective_results(table, kinds, waits, peaks)
+    moved = exposed_wait.exposed_transfer(run, cuts)
+    rows = collectives.collective_results(table, kinds, waits, moved, peaks)
     groups = collectives.group_results(table, roled, located)
     contended = _contention(run)
     blamed = stragglers.blame(table, waits, exposed_wait.losses(run, cuts))
@@ -128,7 +130,9 @@ def analyse(
                 *run.notices,
                 *_run_notices(run, table, facts),
                 *joined_notices(run, table, waits),
-                *_layout_notices(given, run),
+                *_layout_notices(given, run, dims, axes),
+                *_stage_notices(given, found),
+                *([] if combined else _dtype_notices(given, found)),
                 *located_notices,
                 *filter(None, [topology.contradiction(run, axes)]),
                 *([notice("type-concluded", count=concluded)] if concluded else []),
@@ -356,7 +360,7 @@ def _parallelism(
         evidence.insert(0, f"groups of several kinds: {', '.join(parts)}")
         kinds = [name for name, size in dims.items() if size > 1]
         strategy = kinds[0] if len(kinds) == 1 else f"{len(kinds)}d"
-    source = "option" if given.dims or given.zero_stage is not None else "inferred"
+    source = "option" if given.dims or found.stage_given else "inferred"
     count = given.parameters if combined else found.parameters
     origin = "option" if given.parameters else ("inferred" if count is not None else None)
     return result.Parallelism(
@@ -373,15 +377,41 @@ def _parallelism(
     )
 
 
-def _layout_notices(given: Given, run: Run) -> list[Notice]:
-    """Compare the sizes the user gave with the world; experts share the data-parallel ranks."""
-    product = math.prod(size for name, size in given.dims.items() if name != "ep")
-    whole = {"dp", "tp", "pp"} <= given.dims.keys()
-    world = run.world_size
-    if not given.dims or world is None or product == world or (product < world and not whole):
+def _layout_notices(
+    given: Given, run: Run, dims: dict[str, int], axes: dict[str, topology.Axis]
+) -> list[Notice]:
+    """Compare the sizes the user gave with the world and with the groups in the traces."""
+    notices = []
+    # Experts share the data-parallel ranks.
+    product = math.prod(size for name, size in dims.items() if name != "ep")
+    whole, world = {"dp", "tp", "pp"} <= given.dims.keys(), run.world_size
+    if given.dims and world is not None and (product > world or (whole and product < world)):
+        shown = [(name, size) for name, size in dims.items() if size > 1 or name in given.dims]
+        layout = ", ".join(f"{name} {size}" for name, size in shown)
+        notices.append(notice("layout-mismatch", layout=layout, product=product, world=world))
+    for name, size in given.dims.items():
+        axis = axes.get(name)
+        if axis is not None and axis.confidence == "high" and axis.size != size:
+            notices.append(notice("layout-contradicted", name=name, given=size, found=axis.size))
+    return notices
+
+
+def _stage_notices(given: Given, found: Inference) -> list[Notice]:
+    stage = given.zero_stage
+    if stage is None or parallelism.stage_fits(found, stage):
         return []
-    layout = ", ".join(f"{name} {size}" for name, size in given.dims.items())
-    return [notice("layout-mismatch", layout=layout, product=product, world=world)]
+    return [notice("stage-contradicted", stage=stage)]
+
+
+def _dtype_notices(given: Given, found: Inference) -> list[Notice]:
+    """Say where bytes are predicted for another type than the one that travels."""
+    recorded = volumes.item_sizes(found, replace(given, dtype=None))
+    if given.dtype is None or recorded is None:
+        return []
+    if set(recorded) == {dtypes.item_size(given.dtype)}:
+        return []
+    sizes = " and ".join(str(size) for size in dict.fromkeys(recorded))
+    return [notice("dtype-contradicted", dtype=given.dtype, found=sizes)]
 
 
 def _run_notices(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tracelens.run import SAME_RUN_NS
 
 if TYPE_CHECKING:
-    from tracelens.reduction import RankReduction
+    from tracelens.reduced import RankReduction
     from tracelens.run import RankRun
 
 _ONE_HOST_NS = 10**9

@@ -75,12 +75,22 @@ def group_results(table: OperationsTable, roles: Roles, nodes: Nodes) -> list[Gr
 
 
 def collective_results(
-    table: OperationsTable, kinds: pd.Series, waiting: Waiting, peaks: Peaks
+    table: OperationsTable, kinds: pd.Series, waiting: Waiting, transfer: Ints, peaks: Peaks
 ) -> list[CollectiveResult]:
-    """Aggregate all operations; numbers are means per member rank that is present."""
-    confidence = waiting.joined.matching.confidence
+    """Aggregate all operations; numbers are means per member rank that is present.
+
+    Args:
+        table: The operations.
+        kinds: What each carries.
+        waiting: How long each waited.
+        transfer: How long each was exposed without waiting, see `exposed_wait.exposed_transfer`.
+        peaks: What the links allow.
+    """
     frame = table.frame[list(_USED)].assign(
-        kind=kinds, wait_ns=waiting.wait_ns, confidence=confidence
+        kind=kinds,
+        wait_ns=waiting.wait_ns,
+        exposed_transfer_ns=transfer,
+        confidence=waiting.joined.matching.confidence,
     )
     fits = latency.fit_all(frame, waiting.wait_ns) if waiting.times_are_the_devices else {}
     results = []
@@ -132,6 +142,9 @@ def _collective(
         exposed_per_step_ns=_sum(rows["exposed_in_mean_ns"], mean_steps) if timed else None,
         wait_ns=_sum(matched["wait_ns"], len(members)) if len(matched) else None,
         transfer_ns=_sum(matched["time_ns"] - matched["wait_ns"], len(members))
+        if len(matched)
+        else None,
+        exposed_transfer_per_step_ns=_sum(matched["exposed_transfer_ns"], mean_steps)
         if len(matched)
         else None,
         busbw_gbps=rates.busbw_gbps,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tracelens.groups import Group
-    from tracelens.reduction import RankReduction
+    from tracelens.reduced import RankReduction
     from tracelens.run import Run
 
     Row = Mapping[str, Any]

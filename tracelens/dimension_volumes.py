@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tracelens.parallelism import Given, Inference
     from tracelens.predicted_traffic import RankTraffic
     from tracelens.run import Run
+    from tracelens.theory.scheme import Term
     from tracelens.traffic import Traffic
 
     Predict = Callable[[StepFacts, int], RankTraffic]
@@ -199,7 +200,7 @@ def _mean(facts: StepFacts, predict: Predict) -> _Expected:
         message += weight * scheme.message_bytes(traffic.item, traffic.item)
         wire += weight * scheme.wire_bytes(traffic.item, traffic.item)
         if traffic.terms:
-            stages[f"({scheme.formula}) x {traffic.item} B"].add(facts.stage(rank))
+            stages[_formula(traffic)].add(facts.stage(rank))
         sources |= dict.fromkeys(traffic.sources)
     if not steps:
         raise MissingFactError("a complete step")
@@ -208,6 +209,15 @@ def _mean(facts: StepFacts, predict: Predict) -> _Expected:
         _by_stage(stages),
         ", ".join(sources),
     )
+
+
+def _formula(traffic: RankTraffic) -> str:
+    """Write the terms with the bytes of an element; the loss has its own."""
+    of_item: dict[int, list[Term]] = defaultdict(list)
+    for term in traffic.terms:
+        of_item[term.item or traffic.item].append(term)
+    schemes = {item: Scheme("", "framework", tuple(terms), "") for item, terms in of_item.items()}
+    return " + ".join(f"({scheme.formula}) x {item} B" for item, scheme in schemes.items())
 
 
 def _by_stage(stages: Mapping[str, set[int]]) -> str:

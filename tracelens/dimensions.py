@@ -13,7 +13,7 @@ import numpy as np
 
 from tracelens import shared_groups
 from tracelens.model.trace import NONE
-from tracelens.operations import OPERATIONS, POINT_TO_POINT
+from tracelens.operations import MESSAGES, OPERATIONS, POINT_TO_POINT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tracelens.intervals import Ints
     from tracelens.model.result import Breakdown
     from tracelens.operations_table import OperationsTable
-    from tracelens.reduction import RankReduction
+    from tracelens.reduced import RankReduction
     from tracelens.run import RankRun
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "other")
@@ -49,7 +49,9 @@ def of_rows(table: OperationsTable, roles: Roles) -> Ints:
     """Return the dimension of each operation, as its place in `DIMENSIONS`.
 
     Messages on a group that is for something else go between pipeline stages; gradients may be
-    reduced over the ranks of a context or expert-parallel group.
+    reduced over the ranks of a context or expert-parallel group. NCCL's SendRecv kernel also
+    carries all-to-alls, gathers and scatters (pytorch issue 42514), so one that no record
+    names is for stages only where something else shows stages.
     """
     names = [_OF_ROLE.get(roles.role[group.index], "other") for group in table.groups]
     codes = np.array([DIMENSIONS.index(name) for name in names] or [0], np.int64)
@@ -60,6 +62,8 @@ def of_rows(table: OperationsTable, roles: Roles) -> Ints:
     shared &= np.isin(found, [DIMENSIONS.index("cp"), DIMENSIONS.index("ep")])
     found = np.where(shared, DIMENSIONS.index("dp"), found)
     messages = table.frame["op"].isin(POINT_TO_POINT).to_numpy()
+    if not table.frame["op"].isin(MESSAGES).any() and "pp" not in roles.role.values():
+        messages = messages & (table.frame["source"] != "name").to_numpy()
     between = messages & np.isin(found, [DIMENSIONS.index("dp"), DIMENSIONS.index("other")])
     return np.where(between, DIMENSIONS.index("pp"), found)
 

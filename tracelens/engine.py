@@ -17,7 +17,7 @@ from tracelens.errors import InputError, PluginError, TraceLensError
 from tracelens.model.result import SourceFile
 from tracelens.notices import notice
 from tracelens.parallelism import Given
-from tracelens.reduction import RankReduction, Selection, reduce_rank
+from tracelens.reduction import Selection, reduce_rank
 from tracelens.registry import parsers
 from tracelens.workspace import Workspace
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tracelens.doctor.check import Lack
     from tracelens.model.result import Analysis, Notice
     from tracelens.model.trace import RankTrace
+    from tracelens.reduced import RankReduction
     from tracelens.registry import Parser
     from tracelens.run import Run
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tracelens.intervals import Ints
     from tracelens.operations_table import OperationsTable
-    from tracelens.reduction import DeviceReduction, RankReduction
+    from tracelens.reduced import DeviceReduction, RankReduction
     from tracelens.run import RankRun, Run
     from tracelens.waiting import Waiting
 
@@ -57,21 +57,46 @@ def exposed_wait(rank: RankRun, cuts: Sequence[Ints]) -> dict[tuple[int, int], I
     """
     sums: dict[tuple[int, int], Ints] = {}
     for number, cycle in enumerate(rank.cycles):
-        rows, place, start, end = _exposed(cycle)
-        cut = cuts[number][rows]
         codes = cycle.exposed["op"].to_numpy(np.int64)
-        for index, device in enumerate(cycle.devices):
-            mine = np.flatnonzero((cut != NONE) & (place == index))
-            total = sums.setdefault(
-                (device.process, device.device), np.zeros(2 * len(OPERATIONS), np.int64)
-            )
-            for windows in _windows(rank, number, device):
-                which, low, high = pieces(start[mine], end[mine], windows)
-                code = codes[mine][which]
-                waited = np.clip(np.minimum(high, cut[mine][which]) - low, 0, None)
-                np.add.at(total, code, waited)
-                np.add.at(total, code + len(OPERATIONS), high - low)
+        for device, which, low, high, cut in _matched(rank, number, cuts[number]):
+            key = device.process, device.device
+            total = sums.setdefault(key, np.zeros(2 * len(OPERATIONS), np.int64))
+            np.add.at(total, codes[which], np.clip(np.minimum(high, cut) - low, 0, None))
+            np.add.at(total, codes[which] + len(OPERATIONS), high - low)
     return sums
+
+
+def exposed_transfer(run: Run, cuts: ByCycle) -> Ints:
+    """Return how long each call was exposed after its last member arrived, in steps of the mean.
+
+    An entry a row of the operations frame; calls that could not be matched have none, so 0.
+    """
+    parts: list[Ints] = [np.empty(0, np.int64)]
+    for rank in run.counted:
+        for number, cycle in enumerate(rank.cycles):
+            moved = np.zeros(len(cycle.operations), np.int64)
+            rows = cycle.exposed["row"].to_numpy(np.int64)
+            for _, which, low, high, cut in _matched(rank, number, cuts[rank.rank][number]):
+                np.add.at(moved, rows[which], np.clip(high - np.maximum(low, cut), 0, None))
+            parts.append(moved)
+    return np.concatenate(parts)
+
+
+def _matched(
+    rank: RankRun, number: int, cuts: Ints
+) -> Iterator[tuple[DeviceReduction, Ints, Ints, Ints, Ints]]:
+    """Yield a cycle's exposed pieces of matched calls in the mean, device by device.
+
+    Each with its places in `exposed`, its starts and ends within the windows, and the cuts.
+    """
+    cycle = rank.cycles[number]
+    rows, place, start, end = _exposed(cycle)
+    cut = cuts[rows]
+    for index, device in enumerate(cycle.devices):
+        mine = np.flatnonzero((cut != NONE) & (place == index))
+        for windows in _windows(rank, number, device):
+            which, low, high = pieces(start[mine], end[mine], windows)
+            yield device, mine[which], low, high, cut[mine[which]]
 
 
 class Losses(NamedTuple):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tracelens.intervals import Ints
     from tracelens.model.result import Links
-    from tracelens.reduction import StepReduction
+    from tracelens.reduced import StepReduction
     from tracelens.run import RankRun, Run
 
 PERCENT = "%"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tracelens.nodes import Nodes
     from tracelens.operations_table import MergedGroup, OperationsTable
-    from tracelens.reduction import DeviceReduction, RankReduction
+    from tracelens.reduced import DeviceReduction, RankReduction
     from tracelens.run import RankRun, Run
 
 _DIRECTIONS = {

@@ -179,6 +179,21 @@ NOTICES: dict[str, NoticeKind] = {
         "the layout given ({layout}) makes {product} ranks, the traces say {world}; sizes as given "
         "are shown",
     ),
+    "layout-contradicted": NoticeKind(
+        "warning",
+        "--layout says {name} {given}, but the groups in the traces have {found} ranks; the size "
+        "as given is shown",
+    ),
+    "dtype-contradicted": NoticeKind(
+        "warning",
+        "--dtype says {dtype}, but gradients and parameters travel in elements of {found} bytes; "
+        "bytes are predicted for {dtype}, ratios to theory count elements",
+    ),
+    "stage-contradicted": NoticeKind(
+        "warning",
+        "--layout says ZeRO stage {stage}, which does not send this traffic; what the traffic "
+        "shows is taken",
+    ),
     "group-guessed": NoticeKind(
         "info",
         "the process group of {count} call{s} is not recorded; it was concluded from size ratios "

@@ -45,6 +45,7 @@ MESSAGES = [CODE[name] for name in (SEND, RECV)]
 """Codes of messages: point to point, with one rank at each end."""
 POINT_TO_POINT = [*MESSAGES, CODE[SEND_RECV]]
 """Codes of all that is no collective, kernels of batched messages included."""
+POINT_TO_POINT_NAMES = frozenset(OPERATIONS[code] for code in POINT_TO_POINT)
 
 # Order matters: "all_gather" contains "gather", "reduce_scatter" contains both its words.
 _WORDS = (

@@ -13,7 +13,7 @@ from tracelens.model.trace import NONE
 
 if TYPE_CHECKING:
     from tracelens.groups import Group
-    from tracelens.reduction import RankReduction
+    from tracelens.reduced import RankReduction
     from tracelens.run import RankRun, Run
 
 _MORE_THAN_STEPS = 1 << 40

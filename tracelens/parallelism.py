@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from tracelens.traffic import Call, GroupTraffic, Traffic
 
 _CLOSE = 0.02  # padding: docs/theory.md, "Padding"
-_KEPT_BELOW = 1.5  # gathers over Ψ: 1 if parameters stay gathered until backward, 2 - root if not
-_ONE_MICRO_BATCH = "one micro-batch per step is assumed: nothing in the trace counts them"
+_MOST_GATHERS = 3  # forward, recomputation, backward
 READ_OFF = (
     "Ψ is read off the same traffic, so the comparison checks which collectives run and how often; "
     "give --params to check the total too"
@@ -39,9 +38,11 @@ class Inference:
     Attributes:
         strategy: ddp, zero1, zero2, zero1-or-2, zero3, fsdp-grad-op, hsdp, sharded-optimizer.
         parameters: Ψ, None if unknown.
+        micro_batches: Of a step; None where one is assumed and nothing counts them.
         schemes: Predictions to compare with, the paper's first.
         traffic: The groups whose traffic the prediction is about.
         parameter_broadcasts: Whether broadcasts carry parameters (else they are buffers).
+        stage_given: Whether the user's ZeRO stage decided what the traffic leaves open.
     """
 
     strategy: str | None = None
@@ -54,6 +55,7 @@ class Inference:
     schemes: list[Scheme] = field(default_factory=list)
     traffic: list[GroupTraffic] = field(default_factory=list)
     parameter_broadcasts: bool = False
+    stage_given: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,7 @@ def _zero_redundancy(view: _View) -> Inference | None:
             why,
         ],
         parameters=psi,
-        micro_batches=k,
+        micro_batches=_micro_batches(view, k),
         schemes=[zero.paper_1_2(psi, view.size), zero.zero_redundancy_optimizer(psi, view.size)],
         parameter_broadcasts=True,
     )
@@ -239,7 +241,10 @@ def _fsdp(view: _View) -> Inference | None:
         return None
     name = "FSDP2" if two else "FSDP1"
     passes, reductions = _fsdp_passes(view)
-    psi = view.psi(view.elements(REDUCE_SCATTER) / reductions)
+    trained = view.elements(REDUCE_SCATTER) / reductions
+    held = max(trained, _held_by_units(view))
+    psi, frozen = view.psi(held), held > (1 + _CLOSE) * trained
+    reduced = round(trained) if frozen else None
     found = Inference(
         strategy="zero3",
         framework=name.lower(),
@@ -253,20 +258,41 @@ def _fsdp(view: _View) -> Inference | None:
         micro_batches=passes,
         schemes=[zero.paper_3(psi, view.size, passes)],
     )
+    if frozen:
+        found.evidence.append(
+            f"units of {held:,.0f} elements are gathered, {trained:,.0f} of them are reduced: the "
+            "rest is frozen"
+        )
     regather = _regather_group(view)
     if regather is not None:
         smaller = regather.group.size or 1
-        found.schemes.append(fsdp.reshard_to(psi, view.size, smaller, passes, reductions))
+        found.schemes.append(
+            fsdp.reshard_to(psi, view.size, smaller, passes, reductions, trained=reduced)
+        )
         found.evidence.append(f"a second group of {smaller} ranks gathers again for backward")
-    elif view.elements(ALL_GATHER) / passes < _KEPT_BELOW * psi:
+    elif view.elements(ALL_GATHER) / passes < (1 + _CLOSE) * held:
         found.strategy = "fsdp-grad-op"
-        inner = fsdp.grad_op(psi, view.size, passes, reductions, name=name)
+        inner = fsdp.grad_op(psi, view.size, passes, reductions, trained=reduced, name=name)
         found.schemes = [zero.paper_1_2(psi, view.size), inner]
     else:
         root = _root_elements(view, passes)
-        found.schemes.append(fsdp.full_shard(psi, view.size, root, passes, reductions, name=name))
+        found.schemes.append(
+            fsdp.full_shard(psi, view.size, root, passes, reductions, trained=reduced, name=name)
+        )
         found.evidence.append(f"the root unit, gathered once, holds {root:,} elements")
-    return _maybe_replicated(view, found)
+    return _maybe_replicated(view, found, reduced)
+
+
+def _held_by_units(view: _View) -> float:
+    """Return the elements of all units FSDP2's ranges name, frozen ones too; 0 if some have none.
+
+    Units of several dtypes travel as bytes, which are no elements.
+    """
+    gathers = [call for call in view.main.calls if call.op == ALL_GATHER]
+    named = all(call.mark.startswith("FSDP::") for call in gathers)
+    if not named or view.main.item_bytes.get(ALL_GATHER) == 1:
+        return 0
+    return sum(size for size, _ in {_unit(call) for call in gathers})
 
 
 def _regather_group(view: _View) -> GroupTraffic | None:
@@ -278,13 +304,17 @@ def _regather_group(view: _View) -> GroupTraffic | None:
     return None
 
 
-def _maybe_replicated(view: _View, found: Inference) -> Inference:
+def _maybe_replicated(view: _View, found: Inference, trained: int | None = None) -> Inference:
     if view.replicas is None or found.parameters is None:
         return found
     replicas = view.replicas.group.size or 1
     found.strategy = "hsdp"
     found.schemes[-1] = fsdp.replicated(
-        found.schemes[-1], found.parameters, view.size, replicas, found.micro_batches or 1
+        found.schemes[-1],
+        found.parameters if trained is None else trained,
+        view.size,
+        replicas,
+        found.micro_batches or 1,
     )
     found.evidence.append(
         f"each gradient shard is all-reduced across {replicas} replicas in another group"
@@ -297,6 +327,13 @@ def _sharded_3(view: _View) -> Inference | None:
     scattered, gathered = view.elements(REDUCE_SCATTER), view.elements(ALL_GATHER)
     if not scattered or not gathered or _share_after(view.main) > 0.6:
         return None
+    if gathered > _MOST_GATHERS * (1 + _CLOSE) * scattered and not view.given.parameters:
+        evidence = [
+            _ratio_text(view),
+            f"no parameter is gathered more than {_MOST_GATHERS} times for a gradient: some are "
+            "frozen, so Ψ cannot be read off what is reduced (give --params)",
+        ]
+        return Inference("zero3", "deepspeed", "medium", evidence, traffic=[view.main])
     psi = view.psi(scattered)
     schemes = [
         zero.paper_3(psi, view.size),
@@ -313,10 +350,9 @@ def _sharded_3(view: _View) -> Inference | None:
                 _ratio_text(view),
                 "forward's all-gathers stand before the first reduction, without FSDP's ranges: "
                 "parameters are sharded (DeepSpeed ZeRO-3, or another implementation)",
-                _ONE_MICRO_BATCH,
+                "one micro-batch per step is assumed: nothing in the trace counts them",
             ],
             parameters=psi,
-            micro_batches=1,
             schemes=schemes,
         ),
     )
@@ -335,10 +371,8 @@ def _sharded_optimizer(view: _View) -> Inference | None:
         evidence=[
             _ratio_text(view),
             "the all-gathers follow the reductions: the optimizer is sharded, parameters are not",
-            _ONE_MICRO_BATCH,
         ],
         parameters=psi,
-        micro_batches=1,
         schemes=[zero.paper_1_2(psi, view.size), zero.distributed_optimizer(psi, view.size)],
     )
 
@@ -368,7 +402,7 @@ def _deepspeed_1_2(view: _View) -> Inference | None:
         confidence="high" if k > 1 else "medium",
         evidence=evidence,
         parameters=psi,
-        micro_batches=k,
+        micro_batches=k if k > 1 else None,
         schemes=[zero.paper_1_2(psi, view.size), scheme(psi, view.size, k)],
     )
 
@@ -387,14 +421,14 @@ def _ddp(view: _View) -> Inference | None:
         evidence=[
             f"all-reduces of {reduced:,.0f} elements per step, no all-gather or reduce-scatter",
             *(
-                [f"{forwards:g} ranges DistributedDataParallel.forward per step"]
+                [f"DistributedDataParallel.forward ranges per step: {forwards:g}"]
                 if forwards
                 else []
             ),
             why,
         ],
         parameters=psi,
-        micro_batches=max(round(forwards), k) if forwards else None,
+        micro_batches=_micro_batches(view, k),
         schemes=[ddp.paper(psi, view.size), ddp.torch_ddp(psi, view.size, k)],
     )
 
@@ -418,6 +452,12 @@ def _ratio_text(view: _View) -> str:
         f"all-gather {gathered:,.0f} and reduce-scatter {scattered:,.0f} elements per step "
         f"(ratio {gathered / scattered:.3f})"
     )
+
+
+def _micro_batches(view: _View, synchronised: int) -> int | None:
+    """Return the micro-batches of a step as DDP's forward ranges count them, if there are any."""
+    forwards = view.traffic.marks_like(r"^DistributedDataParallel\.forward")
+    return max(round(forwards), synchronised) if forwards else None
 
 
 def _synchronised(view: _View) -> tuple[int, str]:
@@ -482,7 +522,7 @@ def _finish(found: Inference, view: _View) -> Inference:
     found.traffic = [view.main] + ([second] if second else [])
     if view.given.parameters is not None:
         found.parameters_confidence = "exact"
-    else:
+    elif found.parameters is not None:
         found.parameters_confidence = "high" if found.confidence == "high" else "medium"
         found.evidence.append(READ_OFF)
     if view.given.zero_stage is not None:
@@ -493,10 +533,16 @@ def _finish(found: Inference, view: _View) -> Inference:
 _FITTING_STAGES = {"zero1-or-2": (1, 2), "zero1": (1,), "zero2": (2,), "zero3": (3,), "ddp": (0,)}
 
 
+def stage_fits(found: Inference, stage: int) -> bool:
+    """Tell whether a ZeRO stage can have sent this traffic."""
+    return stage in _FITTING_STAGES.get(found.strategy or "", (stage,))
+
+
 def _apply_stage(found: Inference, stage: int) -> None:
     """Let the user's ZeRO stage decide what the traffic leaves open, never against the traffic."""
-    if stage not in _FITTING_STAGES.get(found.strategy or "", (stage,)):
+    if not stage_fits(found, stage):
         found.evidence.append(f"stage {stage}, given by --layout, does not fit this traffic")
     elif found.strategy == "zero1-or-2":
         found.strategy = f"zero{stage}"
+        found.stage_given = True
         found.evidence.append(f"stage {stage} as given by --layout")

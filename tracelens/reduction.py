@@ -6,124 +6,42 @@ with the number of collectives and steps, never with the number of events.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from tracelens import (
     contention,
-    host_timeline,
+    device_views,
+    kernel_totals,
     link_use,
     message_roles,
     network_cards,
     steps,
 )
-from tracelens.attribution import (
-    Timeline,
-    Unions,
-    exposed_per_event,
-    exposed_pieces,
-    partition,
-    unions,
-)
-from tracelens.communication import COMMUNICATION, COMPUTE, Operation, identify
+from tracelens.attribution import Unions, exposed_per_event, exposed_pieces, partition, unions
+from tracelens.communication import COMPUTE, Operation, identify
 from tracelens.groups import Group, Groups
-from tracelens.idle import IdleCauses, idle_causes, idle_gaps
+from tracelens.idle import idle_causes, idle_gaps
 from tracelens.model.trace import NONE
 from tracelens.notices import notice
 from tracelens.operation_rows import ROW_COLUMNS, operation_row
-from tracelens.operations import OPERATIONS
 from tracelens.passes import Compute, Message, PassFinder, Work, with_dependencies
+from tracelens.reduced import DeviceReduction, RankReduction, StepReduction
 from tracelens.unseen import unseen_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tracelens.device_views import DeviceView
     from tracelens.intervals import Ints
     from tracelens.link_use import StepUse
-    from tracelens.model.result import Notice, Partition
-    from tracelens.model.trace import RankInfo, RankTrace
+    from tracelens.model.result import Notice
+    from tracelens.model.trace import RankTrace
     from tracelens.operations import Rule
     from tracelens.steps import StepMarks
-
-TOP_KERNELS = 100
-CLASS_NAMES = ("compute", "communication", "copy")
-
-
-@dataclass(slots=True)
-class StepReduction:
-    """One step of one device."""
-
-    step: int
-    occurrence: int
-    complete: bool
-    period_ns: int
-    low: int
-    high: int
-    partition: Partition
-    idle: IdleCauses | None
-    work: Work | None
-
-
-@dataclass(slots=True)
-class DeviceReduction:
-    """One device timeline, reduced."""
-
-    process: int
-    device: int
-    name: str | None
-    untimed: int
-    before_first_step: int
-    total: Partition
-    steps: list[StepReduction]
-
-
-@dataclass(slots=True)
-class RankReduction:
-    """What is left of one rank and cycle.
-
-    Attributes:
-        operations: One row per operation, see `operation_rows`; `carrier` is the row that has the
-            time of the kernel it travels in.
-        exposed: Per piece of exposed communication: row, op (of its kernel: a batch of messages
-            may send and receive), device (place in `devices`), start, end.
-        operation_steps: Per (row of operations, step): time and exposed time in its window.
-        kernels: Per (name, class, op, step): count and total time.
-        contention: Per (name, grid) of a kernel: calls alone and beside communication.
-        mark_counts: Per (name, step): how often a named range starts in a step.
-        recorded_steps: Numbers of all steps in the trace, selected or not.
-        first_ns: Absolute time of the first event, for the report's date and cycle order.
-        network: Per (step, direction): bytes the machine's network cards counted.
-        link_use: Per device, link, direction and step: how busy the link was.
-    """
-
-    info: RankInfo
-    devices: list[DeviceReduction]
-    groups: list[Group]
-    operations: pd.DataFrame
-    operation_steps: pd.DataFrame
-    exposed: pd.DataFrame
-    kernels: pd.DataFrame
-    mark_counts: pd.DataFrame
-    step_source: str | None
-    recorded_steps: list[int]
-    first_ns: int
-    last_ns: int
-    contention: pd.DataFrame = field(default_factory=pd.DataFrame)
-    network: pd.DataFrame = field(default_factory=pd.DataFrame)
-    link_use: list[StepUse] = field(default_factory=list)
-    guessed_groups: int = 0
-    without_device_time: int = 0
-    in_graphs: int = 0
-    lost: int = 0
-    notices: list[Notice] = field(default_factory=list)
-
-    @property
-    def step_count(self) -> int:
-        """Return how many steps its devices have."""
-        return len(self.devices[0].steps) if self.devices else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,35 +59,20 @@ class Selection:
         return (low is None or number >= low) and (high is None or number <= high)
 
 
-@dataclass(slots=True)
-class _View:
-    """One device's events with their place in the whole rank's tables."""
-
-    process: int
-    device: int
-    rows: np.ndarray[Any, np.dtype[np.intp]]
-    timeline: Timeline
-    launch: Ints
-    launch_end: Ints
-    thread: Ints
-    owner: Ints
-    stream: Ints | None = None
-
-
 def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankReduction:
     """Reduce one trace."""
     marks = steps.find(trace.marks, selection.step_pattern, trace.host_extent[1])
     unseen = unseen_device(trace)
     if len(trace.device_events) or unseen is not None:
         identified = identify(trace, selection.rules)
-        views = _device_views(trace, identified)
+        views = device_views.of_devices(trace, identified)
         found = identified.operations
         extra = {
             "without_device_time": identified.without_device_time,
             "in_graphs": identified.in_graphs,
         }
     else:
-        views, found = _host_view(trace)
+        views, found = device_views.of_host(trace)
         extra = {}
     if unseen is not None:
         trace = _without_device(trace, unseen)
@@ -184,56 +87,6 @@ def _without_device(trace: RankTrace, unseen: str) -> RankTrace:
     return trace.with_info(device_unseen=True, device_kind=kind, notices=(*info.notices, said))
 
 
-def _device_views(trace: RankTrace, identified: Any) -> list[_View]:
-    events = trace.device_events
-    owners = events[["process", "device"]]
-    keys = owners.to_numpy()
-    start, end = events["start"].to_numpy(), events["end"].to_numpy()
-    kernel = np.asarray(events["kind"].astype(object)) == "kernel"
-    copied = events["copy_bytes"].to_numpy()
-    views = []
-    for process, device in sorted(owners.drop_duplicates().itertuples(index=False, name=None)):
-        rows = np.flatnonzero((keys[:, 0] == process) & (keys[:, 1] == device))
-        timeline = Timeline(
-            start[rows],
-            end[rows],
-            identified.event_class[rows],
-            identified.event_op[rows],
-            kernel[rows],
-            copied[rows],
-        )
-        launched = ("launch", "launch_end", "launch_thread")
-        launch, launch_end, thread = (events[n].to_numpy()[rows] for n in launched)
-        views.append(
-            _View(
-                int(process),
-                int(device),
-                rows,
-                timeline,
-                launch,
-                launch_end,
-                thread,
-                identified.owner[rows],
-                events["stream"].to_numpy()[rows],
-            )
-        )
-    return views
-
-
-def _host_view(trace: RankTrace) -> tuple[list[_View], list[Operation]]:
-    host = host_timeline.build(trace)
-    is_kernel = np.zeros(len(host.start), bool)
-    timeline = Timeline(host.start, host.end, host.event_class, host.event_op, is_kernel)
-    owner = np.full(len(host.start), -1, np.int64)
-    for index, operation in enumerate(host.operations):
-        if operation.event is not None:
-            owner[operation.event] = index
-    rows = np.arange(len(host.start))
-    none = np.full(len(host.start), NONE)
-    view = _View(trace.info.process, 0, rows, timeline, host.launch, host.launch, none, owner)
-    return ([view] if len(host.start) else []), host.operations
-
-
 class _Reducer:
     """Reduces one trace; steps that are not selected still cut time, and are dropped at the end."""
 
@@ -241,7 +94,7 @@ class _Reducer:
         self,
         trace: RankTrace,
         marks: StepMarks,
-        views: list[_View],
+        views: list[DeviceView],
         found: list[Operation],
         selection: Selection,
     ) -> None:
@@ -279,7 +132,9 @@ class _Reducer:
             operations=table,
             operation_steps=_join(self.per_step, ("row", "step", "time_ns", "exposed_ns")),
             exposed=_join(self.pieces, ("row", "op", "device", "start", "end")),
-            kernels=_top(_join(self.kernels, ("name", "class", "op", "step", "count", "total_ns"))),
+            kernels=kernel_totals.longest(
+                _join(self.kernels, ("name", "class", "op", "step", "count", "total_ns"))
+            ),
             mark_counts=self._mark_counts(),
             step_source=self.marks.source,
             recorded_steps=list(self.marks.number),
@@ -334,14 +189,14 @@ class _Reducer:
                 message = Message(int(launch[row]), self.found[row].op)
                 self.messages.setdefault(int(self.step[row]), []).append(message)
 
-    def _device(self, view: _View, place: int) -> DeviceReduction:
+    def _device(self, view: DeviceView, place: int) -> DeviceReduction:
         timeline, parts = view.timeline, unions(view.timeline)
         low, high = int(timeline.start[0]), int(timeline.end.max())
         windows = self._windows(view)
         step_of = windows.step_of if windows else np.full(len(timeline.start), steps.BEFORE)
         self._operations_of(view, parts, low, high, step_of)
         self._pieces_of(view, parts, place)
-        self._kernels_of(view, self._placed(step_of))
+        self.kernels.append(kernel_totals.of_device(self.trace, view, self._placed(step_of)))
         if not self.is_host:
             events = self.trace.device_events.iloc[view.rows]
             counted = self._placed(step_of) >= 0 if len(self.marks) else step_of < 0
@@ -365,7 +220,7 @@ class _Reducer:
             steps=reductions,
         )
 
-    def _windows(self, view: _View) -> steps.Windows | None:
+    def _windows(self, view: DeviceView) -> steps.Windows | None:
         if not len(self.marks):
             return None
         timeline = view.timeline
@@ -375,7 +230,9 @@ class _Reducer:
             self.marks, timeline.start, timeline.end, view.launch, view.stream
         )
 
-    def _steps(self, view: _View, parts: Unions, windows: steps.Windows) -> list[StepReduction]:
+    def _steps(
+        self, view: DeviceView, parts: Unions, windows: steps.Windows
+    ) -> list[StepReduction]:
         lost_in = steps.launching_step(self.marks, self.lost)
         lost_per_step = [int((lost_in == index).sum()) for index in range(len(self.marks))]
         periods = steps.periods(self.marks)
@@ -405,7 +262,9 @@ class _Reducer:
             )
         return result
 
-    def _work(self, view: _View, parts: Unions, windows: steps.Windows, index: int) -> Work | None:
+    def _work(
+        self, view: DeviceView, parts: Unions, windows: steps.Windows, index: int
+    ) -> Work | None:
         """Return the step's forward and backward work, if it is a stage's of a pipeline."""
         mine = (windows.step_of == index) & (view.timeline.event_class == COMPUTE)
         compute = Compute(
@@ -425,7 +284,7 @@ class _Reducer:
             return True
         return info.truncated and (self.is_host or index == len(self.marks) - 1)
 
-    def _end_may_be_lost(self, view: _View, windows: steps.Windows, index: int) -> bool:
+    def _end_may_be_lost(self, view: DeviceView, windows: steps.Windows, index: int) -> bool:
         """Tell whether the first event of the next step, which ends this one, may be lost."""
         if self.is_host or index == len(self.marks) - 1:
             return False
@@ -436,7 +295,7 @@ class _Reducer:
         return not len(later) or bool((lost < view.launch[later[0]]).any())
 
     def _operations_of(
-        self, view: _View, parts: Unions, low: int, high: int, step_of: Ints
+        self, view: DeviceView, parts: Unions, low: int, high: int, step_of: Ints
     ) -> None:
         """Add each communication event's time to the operation it carries."""
         rows = parts.rows
@@ -452,7 +311,7 @@ class _Reducer:
         unlaunched = np.array([self.found[i].launch is None for i in first], bool)
         self.step[first[unlaunched]] = step_of[rows][::-1][unlaunched]
 
-    def _pieces_of(self, view: _View, parts: Unions, place: int) -> None:
+    def _pieces_of(self, view: DeviceView, parts: Unions, place: int) -> None:
         which, start, end = exposed_pieces(parts)
         owner = view.owner[parts.rows[which]]
         keep = owner >= 0
@@ -465,7 +324,7 @@ class _Reducer:
         }
         self.pieces.append(pd.DataFrame({name: v[keep] for name, v in columns.items()}))
 
-    def _per_step(self, view: _View, parts: Unions, windows: steps.Windows) -> None:
+    def _per_step(self, view: DeviceView, parts: Unions, windows: steps.Windows) -> None:
         owner = view.owner[parts.rows]
         start, end = view.timeline.start[parts.rows], view.timeline.end[parts.rows]
         for place, index in enumerate(self.kept):
@@ -483,30 +342,6 @@ class _Reducer:
                     }
                 )
             )
-
-    def _kernels_of(self, view: _View, step_of: Ints) -> None:
-        if self.is_host:
-            rows = np.flatnonzero(view.owner >= 0)
-            text = [f"{_backend(self.trace)}:{OPERATIONS[c]}" for c in view.timeline.event_op[rows]]
-            names: Any = np.array(text, object)
-        else:
-            rows = np.arange(len(view.rows))
-            names = self.trace.device_events["name"].array[view.rows]
-        timeline = view.timeline
-        frame = pd.DataFrame(
-            {
-                "name": names,
-                "class": timeline.event_class[rows],
-                "op": timeline.event_op[rows],
-                "step": step_of[rows],
-                "total_ns": timeline.end[rows] - timeline.start[rows],
-            }
-        )
-        grouped = frame.groupby(["name", "class", "op", "step"], observed=True, sort=True)
-        summed = grouped["total_ns"].agg(["size", "sum"]).reset_index()
-        summed.columns = pd.Index(["name", "class", "op", "step", "count", "total_ns"])
-        summed["name"] = summed["name"].astype(object)
-        self.kernels.append(summed)
 
     def _operation_table(self, group_of: list[Group]) -> tuple[pd.DataFrame, list[Group]]:
         index: dict[tuple[object, ...], int] = {}
@@ -559,21 +394,9 @@ def _lost_launches(trace: RankTrace) -> Ints:
     return times
 
 
-def _backend(trace: RankTrace) -> str:
-    return trace.info.backend or "backend"
-
-
 def _join(parts: Sequence[pd.DataFrame], columns: tuple[str, ...]) -> pd.DataFrame:
     whole = [part for part in parts if len(part)]
     return pd.concat(whole, ignore_index=True) if whole else pd.DataFrame(columns=list(columns))
-
-
-def _top(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Keep the names with the longest totals: the report shows no more."""
-    if not len(kernels):
-        return kernels
-    totals = kernels.groupby("name", sort=False)["total_ns"].sum().sort_values(kind="stable")
-    return kernels[kernels["name"].isin(totals.index[-TOP_KERNELS:])].reset_index(drop=True)
 
 
 def _mark_counts(marks: pd.DataFrame, step_marks: StepMarks) -> pd.DataFrame:
@@ -583,6 +406,3 @@ def _mark_counts(marks: pd.DataFrame, step_marks: StepMarks) -> pd.DataFrame:
     frame = pd.DataFrame({"name": marks["name"].astype(object), "step": step})
     counted = frame.groupby(["name", "step"], sort=True).size().reset_index(name="count")
     return counted[counted["step"] >= 0].reset_index(drop=True)
-
-
-assert CLASS_NAMES[COMMUNICATION] == "communication"

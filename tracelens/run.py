@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens.model.result import Notice
-    from tracelens.reduction import RankReduction
+    from tracelens.reduced import RankReduction
 
 _SHOWN = 12
 """Ranks or files that a sentence names; the result lists them all."""

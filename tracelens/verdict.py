@@ -107,7 +107,9 @@ def _exposed(means: list[Partition], bubble: _Bubble | None) -> Metric:
     detail = "share of the step that no compute hides"
     if bubble is not None and value:
         window = statistics.fmean(mean.window_ns for mean in means)
-        detail = f"share of the step; {100 * bubble.inside / window:.3g} % of the step is bubble"
+        detail = (
+            f"share of the step; {100 * bubble.inside / window:.3g} points of it are in the bubble"
+        )
     return Metric("exposed_comm_pct", "Exposed communication", value, "%", None, status, detail)
 
 
@@ -233,11 +235,9 @@ def _time_clause(run: RunFacts, means: list[Partition], wait: float, bubble: _Bu
             f"{_part(bubble.outside, window)} exposed communication outside it{waiting}; "
             f"{_part(compute, window)} are compute."
         )
-    worst = _most_exposed(means)
-    most = f", most of it {worst}" if worst else ""
     exposed = statistics.fmean(mean.exposed_comm_ns for mean in means)
     return (
-        f"{of} {_part(exposed, window)} are exposed communication{most}{waiting}; "
+        f"{of} {_part(exposed, window)} are exposed communication{_most_exposed(means)}{waiting}; "
         f"{_ms(compute)} are compute and {_ms(idle)} idle."
     )
 
@@ -246,12 +246,18 @@ def _part(time: float, window: float) -> str:
     return f"{_ms(time)} ({100 * time / window:.3g} %)"
 
 
-def _most_exposed(means: list[Partition]) -> str | None:
+def _most_exposed(means: list[Partition]) -> str:
+    """Name the operation with the most exposed time: it may be less than half of it."""
     sums: dict[str, int] = {}
     for mean in means:
         for op, exposed in mean.exposed_by_op_ns.items():
             sums[op] = sums.get(op, 0) + exposed
-    return named(max(sums, key=lambda op: sums[op])) if any(sums.values()) else None
+    total = sum(sums.values())
+    if not total:
+        return ""
+    op, most = max(sums.items(), key=lambda item: item[1])
+    part = "most of it" if 2 * most > total else "the largest part"
+    return f", {part} {named(op)}"
 
 
 def _ms(ns: float) -> str:

@@ -28,9 +28,12 @@ _HOST = ("call", "operator", "mark")
 
 
 def normal(process: Process) -> Process:
-    """Return a process id as a number where it is one: "4012" is 4012."""
-    text = process if isinstance(process, str) else ""
-    return int(text) if text.isdecimal() and len(text) < 19 else process
+    """Return a process id as a number where it is one, "4012" is 4012, and a blank one as None."""
+    if not isinstance(process, str):
+        return process
+    if process.isdecimal() and len(process) < 19:
+        return int(process)
+    return process if process.strip() else None
 
 
 def label(process: Process) -> str:

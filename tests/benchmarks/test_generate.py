@@ -10,7 +10,7 @@ import pytest
 
 import tracelens
 from benchmarks.generate import BYTES_EACH, LAYER_ELEMENTS, ROOT_ELEMENTS, Plan, write
-from tracelens.reduction import RankReduction, reduce_rank
+from tracelens.reduction import reduce_rank
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.model.trace import RankTrace
+    from tracelens.reduced import RankReduction
 
 PLAN = Plan(events=5_000, steps=2)
 

@@ -112,6 +112,13 @@ def test_a_layout_that_does_not_fit_the_world_is_said(tmp_path: Path) -> None:
     assert "(dp 4, tp 2) makes 8 ranks, the traces say 4" in wrong.err
     right = run("analyze", DDP, "--layout", "dp=4", "-o", "y.md", cwd=tmp_path)
     assert "layout-mismatch" not in right.err
+    assert "layout-contradicted" not in right.err
+    partly = run("analyze", DDP, "--layout", "pp=4", "-o", "z.md", cwd=tmp_path)
+    assert "(dp 4, pp 4) makes 16 ranks, the traces say 4" in partly.err
+    other = run("analyze", DDP, "--layout", "dp=2,pp=2,tp=1,zero=3", "-o", "v.json", cwd=tmp_path)
+    assert "layout-mismatch" not in other.err
+    assert "--layout says dp 2, but the groups in the traces have 4 ranks" in other.err
+    assert "--layout says ZeRO stage 3, which does not send this traffic" in other.err
 
 
 def test_runs_given_together_keep_their_folders_in_names(tmp_path: Path) -> None:

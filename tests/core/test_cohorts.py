@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from tracelens.reduction import RankReduction
+    from tracelens.reduced import RankReduction
     from tracelens.run import RankRun
 
 SECOND_NS = 10**9

@@ -137,6 +137,19 @@ def test_dimensions_of_roles(role: str, op: str, dimension: str) -> None:
     assert {DIMENSIONS[code] for code in codes} == {dimension}
 
 
+@pytest.mark.parametrize(
+    ("ops", "dimension"), [(["send_recv"] * 2, "dp"), (["send_recv", "send"], "pp")]
+)
+def test_a_kernel_known_by_its_name_shows_no_stages(ops: list[str], dimension: str) -> None:
+    """All-to-alls run as SendRecv kernels too; beside messages it is one of them."""
+    table = build(run_of(ranks=range(1)))
+    named = ["name" if op == "send_recv" else "record" for op in ops]
+    frame = table.frame.assign(op=[CODE[op] for op in ops], source=named)
+    changed = OperationsTable(frame, table.groups, table.complete_steps, table.mean_steps)
+    codes = dimensions.of_rows(changed, Roles({g.index: "dp" for g in table.groups}, {}))
+    assert DIMENSIONS[codes[0]] == dimension
+
+
 def test_without_operations_there_is_nothing() -> None:
     table = build(assemble([Trace().step(1, 0, 1000).kernel("gemm", 100, 50).reduce()]))
     assert dimensions.of_rows(table, Roles({}, {})).tolist() == []

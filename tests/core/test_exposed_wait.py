@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strategies import SPAN, device_events
 
 from tracelens.communication import COMMUNICATION, COPY
-from tracelens.exposed_wait import Losses, exposed_wait, losses
+from tracelens.exposed_wait import Losses, exposed_transfer, exposed_wait, losses
 from tracelens.model.trace import NONE
 from tracelens.operations import CODE, OPERATIONS
 from tracelens.run import RankRun, Run
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from strategies import DeviceEvent
 
     from tracelens.intervals import Ints
-    from tracelens.reduction import RankReduction
+    from tracelens.reduced import RankReduction
 
 US = 1000
 
@@ -107,6 +107,9 @@ def test_exposed_waiting_marks_the_same_nanoseconds(
     waited, exposed = by_single_nanoseconds(events, rank, cuts)
     [sums] = exposed_wait(rank, [cuts]).values()
     assert sums.tolist() == [*waited, *exposed]
+    moved = exposed_transfer(Run([rank], None, [], [], []), {0: [cuts]})
+    by_op = np.bincount(cycle.operations["op"], moved, len(OPERATIONS))
+    assert by_op.tolist() == [b - a for a, b in zip(waited, exposed, strict=True)]
 
 
 @given(shifted_events, st.lists(st.integers(1, 30), min_size=1, max_size=4))

@@ -23,7 +23,7 @@ from tracelens.steps import BEFORE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tracelens.reduction import RankReduction
+    from tracelens.reduced import RankReduction
 
 
 def calls_of(rank: int, sizes: Sequence[int], **fields: object) -> list[Call]:

@@ -11,7 +11,7 @@ from tracelens.passes import KINDS
 
 if TYPE_CHECKING:
     from tracelens.passes import Work
-    from tracelens.reduction import StepReduction
+    from tracelens.reduced import StepReduction
 
 MAIN, AUTOGRAD = 1, 2
 US = 1000

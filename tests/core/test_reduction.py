@@ -14,10 +14,11 @@ from strategies import DeviceEvent, device_events
 from tracelens.communication import COMMUNICATION, COPY
 from tracelens.model.trace import DEVICE_EVENTS, MARKS, NONE, RankInfo, RankTrace, frame
 from tracelens.operations import OPERATIONS
-from tracelens.reduction import RankReduction, Selection, reduce_rank
+from tracelens.reduction import Selection, reduce_rank
 
 if TYPE_CHECKING:
     from tracelens.model.result import Partition
+    from tracelens.reduced import RankReduction
 
 OP_KERNELS = (
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL",

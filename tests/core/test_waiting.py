@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.model.result import Breakdown, CollectiveResult
-    from tracelens.reduction import RankReduction
+    from tracelens.reduced import RankReduction
     from tracelens.waiting import Waiting
 
 US, MS = 1000, 10**6

@@ -13,13 +13,15 @@ from tracelens.doctor import other, whole_run
 from tracelens.doctor.check import LEVELS, SECTIONS, Found, Lack
 from tracelens.doctor.examination import examine
 from tracelens.doctor.finders import when
-from tracelens.reduction import RankReduction, reduce_rank
+from tracelens.reduction import reduce_rank
 from tracelens.reporting.document import document
 from tracelens.run import Run, assemble
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tracelens.reduced import RankReduction
 
 STEP = 1000
 

@@ -10,10 +10,11 @@ import analysis_parts
 import pytest
 
 from tracelens.causes import explained
-from tracelens.findings import find
+from tracelens.findings import Network, find
 from tracelens.model.result import (
     Breakdown,
     Finding,
+    GroupResult,
     Pipeline,
     RankResult,
     StageTimes,
@@ -205,6 +206,42 @@ def test_messages_have_no_finding_of_their_own() -> None:
     ]
 
 
+def test_messages_of_a_ring_inside_stages_have_one() -> None:
+    """Half of the ranks are in a ring that exposes 24 ms, and all send to stages."""
+    ring, stages = (
+        GroupResult(name, ["1"], None, role, "high", 2, ranks, 1, None)
+        for name, role, ranks in (("g0", "cp", [0, 1]), ("g1", "pp", [0, 1, 2, 3]))
+    )
+    rows = [
+        analysis_parts.collective(
+            group.id,
+            "send",
+            group.ranks or [],
+            message=10**6,
+            exposed=30 * MS,
+            time=40 * MS,
+            exposed_transfer_per_step_ns=24 * MS,
+        )
+        for group in (ring, stages)
+    ]
+    step = breakdown(transfer_by_op_ns={"send": 42 * MS})
+    ranks = [rank_with(number, step) for number in range(4)]
+    network = Network(rows, [ring, stages])
+    found = find(ranks, quiet(), None, [], pipeline(0.1, theory=0.1), network)
+    assert [(f.id, f.saving_ns_per_step) for f in found] == [("exposed-send", 12 * MS)]
+    assert found[0].links == ["collectives", "collectives/g0/send"]
+
+
+def test_messages_that_wait_for_unseen_stages_say_so() -> None:
+    lone = pipeline(0.5)
+    lone = dataclasses.replace(
+        lone, bubble=dataclasses.replace(lone.bubble, over="step", phase_ns=None)
+    )
+    finding = found_in(lone, exposed_unsplit_by_op_ns={"recv": 45 * MS})["exposed-recv"]
+    assert finding.saving_ns_per_step == 45 * MS
+    assert "bring the traces of all stages" in finding.advice
+
+
 @pytest.mark.parametrize(
     ("theory", "measured", "found_it"), [(0.1, 0.3, False), (0.11, 0.11, True), (0.3, 0.1, False)]
 )
@@ -255,11 +292,11 @@ def test_a_stage_that_works_longer(longest: int, severity: str | None) -> None:
 @pytest.mark.parametrize(
     ("measured", "own", "excess"),
     [
-        (0.24, None, None),  # 4 points, and the imbalance explains some
-        (0.30, None, 0.1 - 1 / 80),
+        (0.24, None, None),  # 5 points, and the imbalance explains some
+        (0.30, None, 0.3 - 0.7 / 4 - 1 / 80),  # 20 % of a phase: a quarter of its work
         (0.30, 0.28, None),  # their own times explain it
-        (0.30, 0.24, 0.06),
-        (0.30, 0.1, 0.1),  # theory explains more than their own times do
+        (0.30, 0.24, 0.3 - 0.7 * 0.24 / 0.76),
+        (0.30, 0.1, 0.3 - 0.7 / 4),  # theory explains more than their own times do
     ],
 )
 def test_a_bubble_beyond_its_schedule(
@@ -275,7 +312,21 @@ def test_launch_gaps_are_no_part_of_it() -> None:
     """The class of the breakdown is smaller than what is not worked: the rest is the host's."""
     assert "bubble-over-theory" not in found_in(pipeline(0.5), bubble_ns=18 * MS)
     finding = found_in(pipeline(0.5), bubble_ns=30 * MS)["bubble-over-theory"]
-    assert finding.saving_ns_per_step == (30 - 16 - 1) * MS
+    assert finding.saving_ns_per_step == (30 - (80 - 30) / 4 - 1) * MS
+
+
+def test_a_schedule_promises_no_time_that_messages_take() -> None:
+    """Passes of 16 ms: a bubble of 12 ms with 4 micro-batches, of 3 with 16, whatever else is lost.
+
+    In a phase of 60 ms stages wait another 32: without it, the phase would take 28.
+    """
+    pipe = pipeline(44 / 60, theory=3 / 7, microbatches=4)
+    pipe = dataclasses.replace(
+        pipe, bubble=dataclasses.replace(pipe.bubble, phase_ns=60 * MS, imbalance_ns=0)
+    )
+    result = found_in(pipe)
+    assert result["too-few-micro-batches"].saving_ns_per_step == (12 - 3) * MS
+    assert result["bubble-over-theory"].saving_ns_per_step == (60 - 28) * MS
 
 
 @pytest.mark.parametrize(
@@ -286,12 +337,9 @@ def test_a_host_that_waits_for_its_device(syncs: float | None, found_it: bool) -
     assert ("blocking-messages" in result) == found_it
 
 
-@pytest.mark.parametrize(
-    "pipe",
-    [
-        pipeline(None, theory=None),
-        dataclasses.replace(pipeline(), bubble=dataclasses.replace(pipeline().bubble, over="step")),
-    ],
-)
-def test_nothing_is_claimed_without_a_phase(pipe: Pipeline) -> None:
-    assert list(found_in(pipe)) == ["exposed-all-reduce"]
+def test_nothing_is_claimed_of_a_bubble_without_a_phase() -> None:
+    """The time in messages is a loss all the same, and then has no other name."""
+    assert list(found_in(pipeline(None, theory=None))) == ["exposed-all-reduce"]
+    lone = pipeline()
+    lone = dataclasses.replace(lone, bubble=dataclasses.replace(lone.bubble, over="step"))
+    assert list(found_in(lone)) == ["exposed-all-reduce", "exposed-recv"]

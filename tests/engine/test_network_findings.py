@@ -19,6 +19,7 @@ from tracelens.model.result import (
     RankResult,
     SlowedKernel,
 )
+from tracelens.reporting.findings import finding_views
 
 NVLINK = Links("NVLink 4", 450.0, None, "data sheet")
 
@@ -39,7 +40,13 @@ def group(role: str, ranks: list[int], nodes: int | None, name: str = "g0") -> G
 def row(name: str, ranks: list[int], exposed: int, **more: Any) -> CollectiveResult:
     """An all-reduce of 20 ms a step, of which so many are exposed; nobody waits."""
     base = collective(name, "all_reduce", ranks, message=10**9, exposed=exposed, time=20 * MS)
-    fields = {"wait_ns": 0, "transfer_ns": 80 * MS, "busbw_gbps": 30.0, **more}
+    fields = {
+        "wait_ns": 0,
+        "transfer_ns": 80 * MS,
+        "exposed_transfer_per_step_ns": exposed,
+        "busbw_gbps": 30.0,
+        **more,
+    }
     return dataclasses.replace(base, **fields)
 
 
@@ -106,7 +113,14 @@ def test_without_a_known_link_no_gain_is_claimed() -> None:
 
 
 def test_with_one_rank_a_group_the_cost_is_unknown() -> None:
-    network = pairs("tp", [2, 2], wait_ns=None, transfer_ns=None, busbw_gbps=None)
+    network = pairs(
+        "tp",
+        [2, 2],
+        wait_ns=None,
+        transfer_ns=None,
+        exposed_transfer_per_step_ns=None,
+        busbw_gbps=None,
+    )
     one = found(network)["tp-across-nodes"]
     assert one.evidence["exposed_ns_per_step"] is None
     assert one.saving_ns_per_step is None
@@ -122,8 +136,31 @@ def test_experts_across_machines_by_what_they_cost(exposed: int, severity: str |
 
 
 def test_waiting_is_no_part_of_what_a_link_costs() -> None:
-    network = pairs("ep", [2, 2], 20 * MS, wait_ns=64 * MS, transfer_ns=16 * MS)
+    """Of 20 ms that nothing hides, 4 follow the last arrival."""
+    network = pairs("ep", [2, 2], 20 * MS, exposed_transfer_per_step_ns=4 * MS)
     assert "ep-across-nodes" not in found(network)
+
+
+def test_findings_on_the_same_calls_say_so() -> None:
+    """Slow calls of a group across machines: three findings promise one and the same time."""
+    calls = {"large_busbw_gbps": 30.0, "link_peak_gbps": 450.0}
+    network = pairs("tp", [2, 2], 18 * MS, **calls)
+    other = dataclasses.replace(row("g2", [0, 1, 2, 3], 30 * MS, **calls), op="all_gather")
+    network = dataclasses.replace(
+        network,
+        collectives=[*network.collectives, other],
+        groups=[*network.groups, group("dp", [0, 1, 2, 3], 1, "g2")],
+    )
+    base = analysis_builder.fsdp2(4)
+    views = finding_views(
+        dataclasses.replace(base, findings=list(found(network, framework=None).values()))
+    )
+    said = [(view.title.split(" ")[0], (view.saving or "").partition(", ")[2]) for view in views]
+    assert said == [
+        ("Large", ""),  # all-gathers
+        ("Large", ""),  # all-reduces
+        ("Tensor", "of the same time as finding 2"),
+    ]
 
 
 def small(exposed: int, share: float = 50.0, **more: Any) -> Network:

@@ -38,6 +38,10 @@ def test_given_layout_overrides_sizes() -> None:
 def test_given_dtype_sets_bytes_of_predictions() -> None:
     result = tracelens.analyze(SAMPLES / "ddp", Options(given=Given(dtype="bfloat16")))
     assert result.volumes.predictions[0].message_bytes == 2 * 863_360 * 2
+    [said] = [one.message for one in result.notices if one.code == "dtype-contradicted"]
+    assert "--dtype says bfloat16, but gradients and parameters travel in elements of 4" in said
+    as_recorded = tracelens.analyze(SAMPLES / "ddp", Options(given=Given(dtype="float32")))
+    assert "dtype-contradicted" not in {one.code for one in as_recorded.notices}
 
 
 def test_selected_steps_only() -> None:

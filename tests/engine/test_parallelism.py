@@ -198,6 +198,47 @@ class TestFullyShardedDataParallel:
         assert found.strategy == "fsdp-grad-op"
         assert (multiple(found, 0), multiple(found)) == (2.0, 2.0)
 
+    @pytest.mark.parametrize("root", [UNIT, 3 * UNIT, 8 * UNIT])
+    def test_a_root_may_hold_most_of_a_small_model(self, root: int) -> None:
+        """An embedding of 80 % of the parameters: gathers are 1.2 Ψ, and nothing is kept else."""
+        calls = [
+            *gathers((root, ""), self.first, self.second, self.second, self.first),
+            *scatters(self.second, self.first, (root, "")),
+        ]
+        found = inferred(traffic_of(calls), marks=FSDP2)
+        psi = root + 2 * UNIT
+        assert (found.strategy, found.parameters) == ("zero3", psi)
+        assert multiple(found) == pytest.approx(3 - root / psi)
+
+    @pytest.mark.parametrize("trained", [1000, UNIT])
+    @pytest.mark.parametrize("again", [True, False])
+    def test_frozen_units_are_gathered_and_never_reduced(
+        self, trained: int, *, again: bool
+    ) -> None:
+        calls = gathers(self.root, self.first, self.second)
+        calls += gathers(self.second, self.first) if again else []
+        found = inferred(traffic_of([*calls, *scatters((trained, " (l.1)"))]), marks=FSDP2)
+        assert (found.strategy, found.parameters) == ("zero3" if again else "fsdp-grad-op", PSI)
+        gathered = 2 * PSI - ROOT if again else PSI
+        assert multiple(found) == pytest.approx((gathered + trained) / PSI)
+        assert f"{PSI - trained:,} of the parameters are frozen" in (found.schemes[-1].why or "")
+
+    def test_replicas_of_frozen_units_are_not_reduced_either(self) -> None:
+        calls = [*self.once()[:5], *scatters((UNIT, " (l.1)"))]
+        replicas = traffic_of(reduces(UNIT // 4), size=2, index=1)
+        found = inferred(traffic_of(calls, size=4), replicas, marks=FSDP2)
+        assert found.strategy == "hsdp"
+        sent = 2 * PSI - ROOT + UNIT + 2 * UNIT / 4
+        assert multiple(found) == pytest.approx(sent / PSI)
+
+    def test_units_that_travel_as_bytes_are_no_elements(self) -> None:
+        traffic = traffic_of(self.once())
+        traffic.item_bytes["all_gather"] = 1
+        halved = [(op, size // 2, mark) for op, size, mark in scatters(self.first, self.root)]
+        traffic.calls[-3:] = traffic_of(halved).calls
+        traffic.elements["reduce_scatter"] = (UNIT + ROOT) / 2
+        assert inferred(traffic, marks=FSDP2).parameters == (UNIT + ROOT) / 2
+
     def test_resharded_to_a_smaller_group(self) -> None:
         main = traffic_of(
             [
@@ -233,12 +274,37 @@ class TestFullyShardedDataParallel:
         assert inferred(main, other, marks=FSDP2).strategy == "zero3"
 
 
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [("reduce_scatter", PSI), ("all_gather", PSI)],
+        [("all_gather", PSI), ("all_gather", PSI), ("reduce_scatter", PSI)],
+        [("all_reduce", PSI), ("all_gather", PSI)],
+        [("all_reduce", PSI), ("broadcast", PSI)],
+        [("all_reduce", PSI)],
+    ],
+)
+def test_micro_batches_that_nothing_counts_are_unknown(calls: list[tuple[str, int]]) -> None:
+    """Whatever is sent once a step is sent once, however many micro-batches there are."""
+    found = inferred(traffic_of(calls))
+    assert found.parameters == PSI
+    assert found.micro_batches is None
+
+
 class TestZeroThree:
     def test_gathers_before_reductions_without_fsdp_ranges(self) -> None:
         calls = [("all_gather", PSI // 2)] * 2 + [("reduce_scatter", PSI // 2)] * 2
         found = inferred(traffic_of(calls))
         assert (found.strategy, found.framework) == ("zero3", "deepspeed")
         assert [multiple(found, i) for i in range(3)] == [3.0, 2.0, 3.0]
+
+    def test_more_gathers_than_gradients_ever_take_hide_the_parameters(self) -> None:
+        calls = [*[("all_gather", PSI)] * 2, ("reduce_scatter", PSI // 100)]
+        found = inferred(traffic_of(calls))
+        assert (found.strategy, found.parameters, found.schemes) == ("zero3", None, [])
+        assert "some are frozen" in found.evidence[-1]
+        given = inferred(traffic_of(calls), given=Given(parameters=PSI))
+        assert given.parameters == PSI
 
     def test_a_large_model_is_gathered_again(self) -> None:
         large = 2 * 10**9

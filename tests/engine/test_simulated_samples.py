@@ -66,4 +66,4 @@ def test_the_verdict_counts_the_bubble_apart() -> None:
     bubble = sum((part.bubble_ns if part else None) or 0 for part in parts) / len(parts)
     assert f"{bubble / 1e6:.3g} ms (17.2 %) are pipeline bubble and " in result.summary.verdict
     [exposed] = [m for m in result.summary.metrics if m.name == "exposed_comm_pct"]
-    assert exposed.detail == "share of the step; 17.2 % of the step is bubble"
+    assert exposed.detail == "share of the step; 17.2 points of it are in the bubble"

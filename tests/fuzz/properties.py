@@ -262,7 +262,8 @@ def _check_told(
     warnings = [said for said in analysis.notices if said.level == "warning"]
     assert any(said.file == file or said.rank in numbers for said in warnings)
     if untimed < lost.total():
-        assert all(rank.partial for rank in ranks), f"{file}: events lost, the rank is whole"
+        # Of several processes in a file, a launch without a record says which one lost it.
+        assert any(rank.partial for rank in ranks), f"{file}: events lost, the rank is whole"
 
 
 def rank_lost(rank: RankResult) -> int:

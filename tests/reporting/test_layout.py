@@ -178,6 +178,12 @@ def test_one_dimension_on_one_machine_needs_no_line() -> None:
     )
 
 
+def test_experts_alone_are_a_dimension() -> None:
+    """Without data parallelism nothing stands for the experts' ranks."""
+    found = topology({"ep": 16})
+    assert summary_line(laid_out(found)) == "Layout: ep 16 on 2 nodes; groups of ep span 2 nodes"
+
+
 def test_the_summary_line() -> None:
     analysis = laid_out(topology({"dp": 4, "tp": 2}, per_node=4), ranks_missing=[5, 6, 7])
     assert summary_line(analysis) == (

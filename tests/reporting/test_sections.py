@@ -205,6 +205,21 @@ def test_kernels_stand_in_the_order_of_the_times_shown() -> None:
     assert [row[0].text for row in table.rows] == [second.name, first.name]
 
 
+def test_calls_of_kernels_are_not_said_to_be_those_of_a_step() -> None:
+    """A kernel's time is per step, its calls are of the whole recording."""
+    base = analysis_builder.fsdp2()
+    kernel = dataclasses.replace(
+        base.ranks[0].top_kernels[0], count=78, total_ns=27_540_000, mean_step_ns=9_180_000
+    )
+    ranks = [dataclasses.replace(rank, top_kernels=[kernel]) for rank in base.ranks]
+    section = kernels_section(dataclasses.replace(base, ranks=ranks))
+
+    assert section.lead.endswith(
+        "its longest kernel takes 9.18 ms per step; the whole recording has 78 calls of it."
+    )
+    assert "Calls in all" in [column.title for column in section.blocks[0].table.columns]
+
+
 def test_kernels_without_step_times_show_totals() -> None:
     base = analysis_builder.one_rank()
     rank = base.ranks[0]
@@ -214,6 +229,40 @@ def test_kernels_without_step_times_show_totals() -> None:
 
     assert "of the whole recording" in section.lead
     assert "ms in all" in [column.title for column in section.blocks[0].table.columns]
+
+
+def timed(analysis: Analysis, windows: list[int], complete: list[bool]) -> Analysis:
+    """Give every rank steps with these windows in ms; on the host each takes 1 s."""
+    ranks = []
+    for rank in analysis.ranks:
+        device = rank.devices[0]
+        steps = [
+            dataclasses.replace(
+                device.steps[0],
+                step=number,
+                complete=whole,
+                period_ns=10**9,
+                partition=dataclasses.replace(
+                    device.steps[0].partition, window_ns=window * 1_000_000
+                ),
+            )
+            for number, (window, whole) in enumerate(zip(windows, complete, strict=True))
+        ]
+        ranks.append(dataclasses.replace(rank, devices=[dataclasses.replace(device, steps=steps)]))
+    return dataclasses.replace(analysis, ranks=ranks)
+
+
+def test_a_step_takes_what_the_headline_says_it_takes() -> None:
+    """Windows of the device, not of the host; a step that is cut off says nothing."""
+    analysis = timed(analysis_builder.fsdp2(), [40, 44, 7], [True, True, False])
+    section = stability_section(analysis)
+    assert section.lead == (
+        "Over 2 steps the median rank's step takes 40.0 ms (step 0) to 44.0 ms (step 1), "
+        "10.0 % apart."
+    )
+    table = section.blocks[0].table
+    assert table is not None
+    assert [row[1].text for row in table.rows] == ["40.0", "44.0", "7.00"]
 
 
 def test_one_step_draws_no_line() -> None:
@@ -280,6 +329,13 @@ def test_headline_counts_budgets(statuses: list[Status], expected: str) -> None:
 
     assert headline(dataclasses.replace(base, summary=Summary("", "ok", metrics))) == expected
     assert headline(base) == "too little data to judge"
+
+
+def test_findings_and_nothing_to_see_exclude_each_other() -> None:
+    base = analysis_builder.fsdp2()
+    fine = dataclasses.replace(base, summary=Summary("", "ok", []), findings=base.findings[:1])
+    assert headline(fine) == "headline numbers are fine, with 1 finding"
+    assert headline(dataclasses.replace(fine, findings=[])) == "nothing stands out"
 
 
 def test_findings_keep_their_order_and_link_to_sections() -> None:

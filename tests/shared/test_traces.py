@@ -15,7 +15,7 @@ import raw_trace
 
 from tracelens.model.trace import NONE
 from tracelens.operations import OPERATIONS
-from tracelens.reduction import RankReduction, reduce_rank
+from tracelens.reduction import reduce_rank
 from tracelens_kineto import KinetoParser
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.model.result import Partition
+    from tracelens.reduced import RankReduction
 
 pytestmark = pytest.mark.shared
 

@@ -17,7 +17,7 @@ from tracelens_kineto.parser import KinetoParser
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracelens.reduction import RankReduction, StepReduction
+    from tracelens.reduced import RankReduction, StepReduction
     from tracelens.registry import Parser
 
 HEAD = 1 << 16

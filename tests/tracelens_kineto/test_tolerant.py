@@ -199,7 +199,10 @@ def test_without_a_device_host_events_are_its_work() -> None:
     assert not step.complete
 
 
-@pytest.mark.parametrize("pid", ["", '"pid": null, ', '"pid": [], ', '"pid": true, '])
+_NO_PROCESS = ["", '"pid": null, ', '"pid": [], ', '"pid": true, ', '"pid": "", ', '"pid": " ", ']
+
+
+@pytest.mark.parametrize("pid", _NO_PROCESS)
 def test_an_event_that_lost_its_process_is_of_no_other_one(pid: str) -> None:
     trace = Trace().step(1, 1_000, 900).operator("aten::mm", 1_100, 300)
     got = trace.raw(f'{{"ph": "X", "cat": "cpu_op", "name": "a", {pid}"ts": 1, "dur": 1}}').parse()

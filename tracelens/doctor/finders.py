@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tracelens.reduction import RankReduction
+    from tracelens.reduced import RankReduction
 
     Rows = NDArray[np.bool_]
 

@@ -9,7 +9,7 @@ from tracelens.doctor.check import Check, Found
 from tracelens.doctor.finders import both, some, when
 
 if TYPE_CHECKING:
-    from tracelens.reduction import RankReduction
+    from tracelens.reduced import RankReduction
 
 _SCHEDULE = "schedule(skip_first=10, wait=1, warmup=2, active=4, repeat=1)"
 _UNUSED = ("profile_memory", "with_flops", "with_modules")

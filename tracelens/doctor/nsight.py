@@ -14,7 +14,7 @@ from tracelens.doctor.finders import both, some, when
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracelens.reduction import RankReduction
+    from tracelens.reduced import RankReduction
 
 _UNREAD = {
     "os_call": "calls of the operating system",

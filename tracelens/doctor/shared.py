@@ -8,7 +8,7 @@ from tracelens.doctor import finders
 from tracelens.doctor.check import Check
 
 if TYPE_CHECKING:
-    from tracelens.reduction import RankReduction
+    from tracelens.reduced import RankReduction
 
 ONE_PROCESS: Check[RankReduction] = Check(
     "one-process",

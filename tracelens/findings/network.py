@@ -1,14 +1,14 @@
 """Rules about links: groups across nodes, calls bound by latency, slow large calls, contention.
 
 Costs are means over the ranks that count. What a row of collectives costs a step is its exposed
-time, but no more than it transferred: waiting for late ranks has its own rule.
+transfer: waiting for late ranks has its own rule.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracelens.findings.rules import EXPOSED_SHARE, HIGH_SHARE, Evidence, rule
+from tracelens.findings.rules import EXPOSED_SHARE, HIGH_SHARE, Evidence, calls_of, rule
 from tracelens.model.result import Finding
 from tracelens.operations import named
 
@@ -36,7 +36,7 @@ def tensor_parallelism_across_nodes(evidence: Evidence) -> Iterator[Finding]:
             saving_ns_per_step=across.saving(),
             advice="keep a tensor-parallel group within a machine: a smaller tp, or ranks in an "
             "order that puts tp innermost; use pp, cp or dp between machines",
-            links=["layout", "collectives"],
+            links=["layout", *calls_of(across.rows)],
         )
 
 
@@ -53,7 +53,7 @@ def expert_parallelism_across_nodes(evidence: Evidence) -> Iterator[Finding]:
             saving_ns_per_step=across.saving(),
             advice="keep experts within a machine, limit the nodes a token is routed to, send "
             "tokens in fp8, or overlap their dispatch with compute",
-            links=["layout", "collectives"],
+            links=["layout", *calls_of(across.rows)],
         )
 
 
@@ -139,7 +139,7 @@ def latency_bound_collectives(evidence: Evidence) -> Iterator[Finding]:
             },
             saving_ns_per_step=round(min(cost, latency)),
             advice=f"fewer and larger calls: {_LARGER.get(evidence.framework or '', _ANY_LARGER)}",
-            links=["collectives"],
+            links=calls_of(rows),
         )
 
 
@@ -176,7 +176,7 @@ def low_bandwidth(evidence: Evidence) -> Iterator[Finding]:
             advice="see in `NCCL_DEBUG=INFO` which transports and rings NCCL chose; check "
             "`NCCL_IB_HCA`, GPUDirect RDMA, `NCCL_P2P_DISABLE`, `NCCL_NVLS_ENABLE`, and whether "
             "compute beside it takes the multiprocessors",
-            links=["collectives"],
+            links=calls_of(rows),
         )
 
 
@@ -231,11 +231,8 @@ def _per_rank(
 
 
 def _exposed_transfer(row: CollectiveResult) -> float:
-    """Return a row's exposed transfer a step: at most what it transferred at all."""
-    exposed, time = row.exposed_per_step_ns, row.time_per_step_ns
-    if exposed is None or time is None or row.transfer_ns is None or not row.time_ns:
-        return 0.0
-    return min(exposed, time * row.transfer_ns / row.time_ns)
+    """Return a row's exposed transfer a step; 0 where waiting could not be told from it."""
+    return row.exposed_transfer_per_step_ns or 0.0
 
 
 def _latency_bound(row: CollectiveResult) -> float:

@@ -34,20 +34,44 @@ def pipeline_findings(
         pipeline: The run's.
         breakdowns: The mean step of every device.
     """
-    if pipeline is None or pipeline.bubble.over == "step" or not pipeline.bubble.phase_ns:
+    phase = phase_of(pipeline)
+    if pipeline is None or phase is None:
         return
     bubbles = [one.bubble_ns for one in breakdowns if one.bubble_ns is not None]
-    yield from _schedule(pipeline, pipeline.bubble.phase_ns)
-    yield from _imbalance(pipeline, pipeline.bubble.phase_ns)
-    yield from _excess(pipeline, pipeline.bubble.phase_ns, bubbles)
+    lost = _lost(pipeline.bubble, phase, bubbles)
+    if lost is not None:
+        yield from _schedule(pipeline, phase, lost)
+    yield from _imbalance(pipeline, phase)
+    if lost is not None:
+        yield from _excess(pipeline, phase, lost)
     yield from _blocking(pipeline)
+
+
+def phase_of(pipeline: Pipeline | None) -> int | None:
+    """Return the length of the phase in which stages wait for each other, if it is known."""
+    if pipeline is None or pipeline.bubble.over == "step":
+        return None
+    return pipeline.bubble.phase_ns or None
+
+
+def _lost(bubble: Bubble, phase: int, bubbles: Sequence[int]) -> float | None:
+    """Return how long stages wait for each other, in the mean.
+
+    Launch gaps within passes are no part of it: they are the host's, and its own finding.
+    """
+    if bubble.measured is None:
+        return None
+    lost = bubble.measured * phase
+    if not bubbles:
+        return lost
+    return min(lost, sum(bubbles) / len(bubbles) + (bubble.p2p_ns or 0))
 
 
 def _severity(saving: int, phase: int) -> Literal["high", "medium"]:
     return "high" if saving > _HIGH * phase else "medium"
 
 
-def _schedule(pipeline: Pipeline, phase: int) -> Iterator[Finding]:
+def _schedule(pipeline: Pipeline, phase: int, lost: float) -> Iterator[Finding]:
     """Name a bubble that the schedule has by itself."""
     theory, measured = pipeline.bubble.theory, pipeline.bubble.measured
     stages, count = pipeline.stages, pipeline.microbatches
@@ -59,7 +83,8 @@ def _schedule(pipeline: Pipeline, phase: int) -> Iterator[Finding]:
     few = count * virtual < _ENOUGH * stages
     wanted = -(-_ENOUGH * stages // virtual)
     better = schedule_share(pipeline.schedule or "", stages, wanted, virtual) if few else None
-    saving = _saved(theory, better if better is not None else _interleaved(pipeline), phase)
+    work = phase - max(lost, theory * phase)
+    saving = _saved(theory, better if better is not None else _interleaved(pipeline), work)
     evidence: dict[str, float | int | str | None] = {
         "theory": theory,
         "measured": measured,
@@ -97,9 +122,14 @@ def _interleaved(pipeline: Pipeline) -> float:
     return share or 0.0
 
 
-def _saved(share: float, better: float, phase: int) -> int:
+def _saved(share: float, better: float, work: float) -> int:
     """Return what a phase of the same work is shorter by with a smaller bubble."""
-    return max(round(phase * (1 - (1 - share) / (1 - better))), 0)
+    return max(round(_beside(work, share) - _beside(work, better)), 0)
+
+
+def _beside(work: float, share: float) -> float:
+    """Return the bubble beside so much work: a share is one of work and bubble together."""
+    return work * share / (1 - share)
 
 
 def _imbalance(pipeline: Pipeline, phase: int) -> Iterator[Finding]:
@@ -128,18 +158,12 @@ def _imbalance(pipeline: Pipeline, phase: int) -> Iterator[Finding]:
     )
 
 
-def _excess(pipeline: Pipeline, phase: int, bubbles: Sequence[int]) -> Iterator[Finding]:
-    """Name a bubble larger than the schedule and the stages' own times explain.
-
-    Launch gaps within passes are no part of it: they are the host's, and its own finding.
-    """
+def _excess(pipeline: Pipeline, phase: int, lost: float) -> Iterator[Finding]:
+    """Name a bubble larger than the schedule and the stages' own times explain."""
     bubble = pipeline.bubble
-    expected = _expected(bubble, phase)
-    if expected is None or bubble.measured is None:
+    expected = _expected(bubble, phase - lost)
+    if expected is None:
         return
-    lost = bubble.measured * phase
-    if bubbles:
-        lost = min(lost, sum(bubbles) / len(bubbles) + (bubble.p2p_ns or 0))
     excess = lost - expected
     much = excess > _EXCESS * phase or lost > _TIMES_THEORY * expected
     if not much or excess <= _LEAST_EXCESS * phase:
@@ -163,13 +187,17 @@ def _excess(pipeline: Pipeline, phase: int, bubbles: Sequence[int]) -> Iterator[
     )
 
 
-def _expected(bubble: Bubble, phase: int) -> float | None:
-    """Return the time that is explained: by the stages' own times where they are known."""
+def _expected(bubble: Bubble, work: float) -> float | None:
+    """Return the time that is explained: by the stages' own times where they are known.
+
+    Theory's shares are of a phase of this work without the excess, which is shorter than the one
+    that was measured.
+    """
     if bubble.theory_at_measured_times is not None:
-        return phase * max(bubble.theory_at_measured_times, bubble.theory or 0.0)
+        return _beside(work, max(bubble.theory_at_measured_times, bubble.theory or 0.0))
     if bubble.theory is None:
         return None
-    return phase * bubble.theory + (bubble.imbalance_ns or 0)
+    return _beside(work, bubble.theory) + (bubble.imbalance_ns or 0)
 
 
 def _blocking(pipeline: Pipeline) -> Iterator[Finding]:

@@ -6,15 +6,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tracelens.findings.evidence import Network
-from tracelens.findings.pipeline import pipeline_findings
+from tracelens.findings.pipeline import phase_of, pipeline_findings
 from tracelens.model.result import Finding
-from tracelens.operations import named
+from tracelens.operations import POINT_TO_POINT_NAMES, named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tracelens.model.result import (
         Breakdown,
+        CollectiveResult,
         Partition,
         Pipeline,
         RankResult,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 EXPOSED_SHARE = 0.05  # of the step: our choice, docs/findings.md
 HIGH_SHARE = 0.15
+_WITHIN_STAGES = ("cp", "tp", "etp", "ep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,34 @@ class Evidence:
             for parts in (breakdown.transfer_by_op_ns or {}, breakdown.exposed_unsplit_by_op_ns):
                 for op, time in parts.items():
                     sums[op] = sums.get(op, 0) + time
-        return {op: round(total / len(self.breakdowns)) for op, total in sorted(sums.items())}
+        mean = {op: round(total / len(self.breakdowns)) for op, total in sorted(sums.items())}
+        if phase_of(self.pipeline) is None:
+            return mean
+        # Waiting for other stages is the bubble's, which has rules of its own.
+        between = {op: time for op, time in mean.items() if op not in POINT_TO_POINT_NAMES}
+        return between | self._messages_within_stages()
+
+    def _messages_within_stages(self) -> dict[str, int]:
+        """Exposed messages that no pipeline sends, such as those of a context-parallel ring."""
+        ranks = sum(rank.in_means for rank in self.ranks) or 1
+        sums: dict[str, int] = {}
+        for row in self.network.collectives:
+            if row.op in POINT_TO_POINT_NAMES and row.group in self._within_stages:
+                known = row.exposed_transfer_per_step_ns
+                exposed = row.exposed_per_step_ns if known is None else known
+                sums[row.op] = sums.get(row.op, 0) + (exposed or 0) * len(row.by_rank)
+        return {op: round(total / ranks) for op, total in sorted(sums.items())}
+
+    @property
+    def _within_stages(self) -> set[str]:
+        return {group.id for group in self.network.groups if group.role in _WITHIN_STAGES}
+
+    def calls(self, op: str) -> list[CollectiveResult]:
+        """The rows that `exposed_by_op` counts for an operation."""
+        rows = [row for row in self.network.collectives if row.op == op]
+        if op not in POINT_TO_POINT_NAMES or phase_of(self.pipeline) is None:
+            return rows
+        return [row for row in rows if row.group in self._within_stages]
 
     @property
     def wait_ns(self) -> int:
@@ -114,13 +143,16 @@ _ADVICE = {
 _GENERAL_ADVICE = "give it compute to hide behind: smaller buckets, earlier launch, larger batch"
 
 
+def calls_of(rows: Iterable[CollectiveResult]) -> list[str]:
+    """Return the links of a finding on these calls: findings may be on the same ones."""
+    return ["collectives", *sorted({f"collectives/{row.group}/{row.op}" for row in rows})]
+
+
 @rule
 def exposed_collectives(evidence: Evidence) -> Iterator[Finding]:
     """Name each operation whose exposed time is a large share of the step."""
     step = evidence.step_ns
     for op, exposed in evidence.exposed_by_op().items():
-        if evidence.pipeline is not None and op in ("send", "recv", "send_recv"):
-            continue  # waiting for the other stages: the bubble's own rule
         if step and exposed > EXPOSED_SHARE * step:
             yield Finding(
                 id=f"exposed-{named(op)}",
@@ -128,9 +160,20 @@ def exposed_collectives(evidence: Evidence) -> Iterator[Finding]:
                 title=f"Exposed {named(op)} costs {100 * exposed / step:.3g} % of a step",
                 evidence={"exposed_ns_per_step": exposed, "step_ns": step},
                 saving_ns_per_step=exposed,
-                advice=_ADVICE.get((op, evidence.framework or ""), _GENERAL_ADVICE),
-                links=["collectives"],
+                advice=_advice_on_calls(op, evidence),
+                links=calls_of(evidence.calls(op)),
             )
+
+
+def _advice_on_calls(op: str, evidence: Evidence) -> str:
+    if op not in POINT_TO_POINT_NAMES:
+        return _ADVICE.get((op, evidence.framework or ""), _GENERAL_ADVICE)
+    if evidence.pipeline is not None and phase_of(evidence.pipeline) is None:
+        return (
+            "these messages also wait for other stages: bring the traces of all stages, which tell "
+            "the pipeline's bubble from transfer"
+        )
+    return "give it compute to hide behind: more work a turn of the ring, or fewer ranks in it"
 
 
 @rule

@@ -71,7 +71,9 @@ def by_dimension(analysis: Analysis) -> str | None:
     total = _total(transfer, unsplit)
     if len(total) < 2:
         return None
-    what = "transfer" if transfer is not None and not any(unsplit.values()) else "communication"
+    known = transfer is not None
+    what = "transfer" if known and not any(unsplit.values()) else "communication"
+    less = ", without known waiting" if known and what == "communication" else ""
     ordered = sorted(total.items(), key=lambda item: -item[1])
     parts = ", ".join(f"{name} {ms(time)} ms" for name, time in ordered)
-    return f"Exposed {what} per step: {parts or UNKNOWN}"
+    return f"Exposed {what} per step{less}: {parts or UNKNOWN}"

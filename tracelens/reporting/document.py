@@ -108,6 +108,8 @@ def _tile(metric: Metric) -> Tile:
 def headline(analysis: Analysis) -> str:
     """Say how many budgets were missed, or how the run looks where none was set."""
     judged = [metric for metric in analysis.summary.metrics if metric.budget is not None]
+    if not judged and analysis.summary.status == "ok" and analysis.findings:
+        return f"headline numbers are fine, with {words.plural(len(analysis.findings), 'finding')}"
     if not judged:
         return words.HEADLINES[analysis.summary.status]
     of = words.plural(len(judged), "budget")

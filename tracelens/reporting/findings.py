@@ -55,26 +55,43 @@ def finding_views(analysis: Analysis) -> list[FindingView]:
     """Return the findings in the order of the analysis, which is by time to gain."""
     mean = mean_step(device_steps(analysis))
     window = None if mean is None else mean.window_ns
-    return [_view(finding, window) for finding in analysis.findings]
+    found = analysis.findings
+    return [_view(one, window, _shared(one, found[:place])) for place, one in enumerate(found)]
 
 
-def _view(finding: Finding, window: float | None) -> FindingView:
+def _shared(finding: Finding, before: list[Finding]) -> list[int]:
+    """Return the numbers of earlier findings whose gain is of the same calls."""
+    calls = _calls(finding)
+    return [number for number, other in enumerate(before, 1) if calls & _calls(other)]
+
+
+def _calls(finding: Finding) -> set[str]:
+    """Return the calls whose exposed time a finding promises: links into the table of them."""
+    if finding.saving_ns_per_step is None:
+        return set()
+    return {link for link in finding.links if link.startswith("collectives/")}
+
+
+def _view(finding: Finding, window: float | None, shared: list[int]) -> FindingView:
     return FindingView(
         title=finding.title,
         severity=finding.severity,
         status=_LOOKS[finding.severity],
-        saving=_saving(finding.saving_ns_per_step, window),
+        saving=_saving(finding.saving_ns_per_step, window, shared),
         evidence=[evidence(name, value) for name, value in finding.evidence.items()],
         advice=words.sentence(finding.advice),
         sections=_sections(finding.links),
     )
 
 
-def _saving(time: int | None, window: float | None) -> str | None:
+def _saving(time: int | None, window: float | None, shared: list[int]) -> str | None:
+    """Write the gain, and which findings above it are of the same time: that is gained once."""
     if time is None:
         return None
     of = f" ({share(time, window)})" if window else ""
-    return f"up to {ms(time)} ms per step{of}"
+    which = "finding" if len(shared) == 1 else "findings"
+    again = f", of the same time as {which} {', '.join(map(str, shared))}" if shared else ""
+    return f"up to {ms(time)} ms per step{of}{again}"
 
 
 def _sections(links: list[str]) -> list[str]:

@@ -32,11 +32,14 @@ def kernels_section(analysis: Analysis) -> Section:
     which = ", the median rank" if len(analysis.ranks) > 1 else ""
     per_step = _per_step(rank)
     longest = _longest(rank, per_step)[0]
-    time = _time(longest, per_step)
-    lead = (
-        f"Rank {rank.rank}{which}: its longest kernel takes {ms(time)} ms "
-        f"{'per step' if per_step else 'of the whole recording'} in {count(longest.count)} calls."
+    time = f"takes {ms(_time(longest, per_step))} ms"
+    calls = words.plural(longest.count, "call")
+    spent = (
+        f"{time} per step; the whole recording has {calls} of it."
+        if per_step
+        else f"{time} of the whole recording in {calls}."
     )
+    lead = f"Rank {rank.rank}{which}: its longest kernel {spent}"
     notes = ["Kernels of several streams run side by side, so these times can exceed the step."]
     notes += _copies(rank)
     blocks = [Block(table), *contention_blocks(analysis)]
@@ -84,7 +87,7 @@ def kernel_table(rank: RankResult, window: int | None) -> Table:
         Column("Class"),
         Column("ms per step" if per_step else "ms in all", "number"),
         *([Column("% of step", "number")] if per_step and window else []),
-        Column("Calls", "number"),
+        Column("Calls in all", "number"),
         Column("Mean µs", "number"),
     )
     rows = [

@@ -82,10 +82,14 @@ def shape_words(topology: Topology) -> str:
 
 
 def _counted(topology: Topology) -> list[Axis]:
-    """Return the dimensions that multiply to the ranks: HSDP's parts stand for dp."""
+    """Return the dimensions that multiply to the ranks.
+
+    HSDP's parts stand for dp, and dp for the experts, who share its ranks.
+    """
     names = {axis.name for axis in topology.axes}
     parts = "dp" if names & {"shard", "replicate"} else None
-    return [axis for axis in topology.axes if axis.name not in {parts, "ep"}]
+    experts = "ep" if names & {"dp", "shard", "replicate"} else None
+    return [axis for axis in topology.axes if axis.name not in {parts, experts}]
 
 
 def _spans(topology: Topology) -> list[str]:

@@ -48,9 +48,19 @@ class StepTimes:
     by_device: dict[str, StepResult]
 
     @property
-    def periods(self) -> list[int]:
-        """Periods of all devices, in nanoseconds."""
-        return [step.period_ns for step in self.by_device.values()]
+    def whole(self) -> dict[str, int]:
+        """Windows of the devices that have all of the step, or of all if none has, in ns.
+
+        They are what the headline's step time is the median of.
+        """
+        steps = self.by_device.items()
+        found = {label: step.partition.window_ns for label, step in steps if step.complete}
+        return found or {label: step.partition.window_ns for label, step in steps}
+
+    @property
+    def complete(self) -> bool:
+        """Whether some device has all of the step."""
+        return any(step.complete for step in self.by_device.values())
 
 
 def step_times(analysis: Analysis) -> list[StepTimes]:
@@ -86,11 +96,13 @@ def stability_section(analysis: Analysis) -> Section:
 
 
 def _lead(times: list[StepTimes]) -> str:
-    medians = [(statistics.median(one.periods), one.label) for one in times]
+    known = [one for one in times if one.complete]
+    known = known if len(known) > 1 else times
+    medians = [(statistics.median(one.whole.values()), one.label) for one in known]
     slowest, fastest = max(medians), min(medians)
     spread = 100 * (slowest[0] / fastest[0] - 1) if fastest[0] else None
     return (
-        f"Over {len(times)} steps the median rank's step takes {ms(fastest[0])} ms (step "
+        f"Over {len(known)} steps the median rank's step takes {ms(fastest[0])} ms (step "
         f"{fastest[1]}) to {ms(slowest[0])} ms (step {slowest[1]}), {percent(spread)} apart."
     )
 
@@ -117,8 +129,9 @@ def step_table(times: list[StepTimes]) -> Table:
 
 
 def _step_row(one: StepTimes) -> Row:
-    slowest = max(one.by_device, key=lambda label: one.by_device[label].period_ns)
-    median, low, high = statistics.median(one.periods), min(one.periods), max(one.periods)
+    slowest = max(one.whole, key=lambda label: one.whole[label])
+    windows = one.whole.values()
+    median, low, high = statistics.median(windows), min(windows), max(windows)
     return (
         Cell(one.label, one.step),
         Cell(ms(median), median),
@@ -159,7 +172,7 @@ def _each(times: list[StepTimes], labels: list[str]) -> list[Series]:
             label,
             "line",
             [
-                one.by_device[label].period_ns / 1e6 if label in one.by_device else None
+                one.by_device[label].partition.window_ns / 1e6 if label in one.by_device else None
                 for one in times
             ],
         )
@@ -169,9 +182,9 @@ def _each(times: list[StepTimes], labels: list[str]) -> list[Series]:
 
 def _spread(times: list[StepTimes]) -> list[Series]:
     return [
-        Series("slowest", "edge", [max(one.periods) / 1e6 for one in times]),
-        Series("median", "line", [statistics.median(one.periods) / 1e6 for one in times]),
-        Series("fastest", "edge", [min(one.periods) / 1e6 for one in times]),
+        Series("slowest", "edge", [max(one.whole.values()) / 1e6 for one in times]),
+        Series("median", "line", [statistics.median(one.whole.values()) / 1e6 for one in times]),
+        Series("fastest", "edge", [min(one.whole.values()) / 1e6 for one in times]),
     ]
 
 

@@ -100,7 +100,8 @@ def _clocks(analysis: Analysis) -> str:
     drifts = [abs(r.clock_drift_ppm) for r in analysis.ranks if r.clock_drift_ppm is not None]
     left = [r.clock_residual_ns for r in analysis.ranks if r.clock_residual_ns is not None]
     drift = f", drift at most {number(max(drifts))} ppm" if drifts else ""
-    rest = f"; 95 % of ends within {number(max(left) / 1000)} µs after that" if left else ""
+    within = f"{number(max(left) / 1000)} µs of the members' common end" if left else ""
+    rest = f"; after that 95 % of each rank's ends are within {within}" if left else ""
     return f"{known}{drift}{rest}"
 
 

@@ -18,6 +18,7 @@ def full_shard(
     micro_batches: int = 1,
     reductions: int = 1,
     *,
+    trained: int | None = None,
     name: str = "FSDP",
 ) -> Scheme:
     """Predict FULL_SHARD / `reshard_after_forward=True`: (2Ψ - Ψ_root)·GA gathered, Ψ reduced.
@@ -28,6 +29,7 @@ def full_shard(
         root: Elements of the root unit, 0 if the root is resharded too.
         micro_batches: Micro-batches a step (GA): each gathers again.
         reductions: Reductions a step: GA, or 1 if gradients accumulate unsharded.
+        trained: Parameters with gradients, if some are frozen: these are gathered all the same.
         name: FSDP1 or FSDP2.
     """
     gathered = micro_batches * (2 * parameters - root)
@@ -41,14 +43,21 @@ def full_shard(
     gather = Term(
         "all_gather", gathered, "parameter", size, _times(inner, micro_batches), "shard", why
     )
-    terms = (gather, _reduce_scatter(parameters, size, reductions))
+    reduced = _reduce_scatter(parameters, size, reductions, trained)
+    terms, why = (gather, reduced), _both(why, reduced.why)
     kept = "root kept" if root else "root resharded too"
     label = f"{name}, resharded after forward ({kept}){_suffix(micro_batches)}"
     return Scheme(label, "framework", terms, SOURCE, why)
 
 
 def grad_op(
-    parameters: int, size: int, micro_batches: int = 1, reductions: int = 1, *, name: str = "FSDP"
+    parameters: int,
+    size: int,
+    micro_batches: int = 1,
+    reductions: int = 1,
+    *,
+    trained: int | None = None,
+    name: str = "FSDP",
 ) -> Scheme:
     """Predict SHARD_GRAD_OP / `reshard_after_forward=False`: Ψ·GA gathered, Ψ reduced.
 
@@ -67,7 +76,8 @@ def grad_op(
         if micro_batches == 1
         else f"the parameters are gathered again in each of the {micro_batches} micro-batches"
     )
-    terms = (gather, _reduce_scatter(parameters, size, reductions))
+    reduced = _reduce_scatter(parameters, size, reductions, trained)
+    terms, why = (gather, reduced), _both(why, reduced.why)
     label = f"{name}, kept after forward{_suffix(micro_batches)}"
     return Scheme(label, "framework", terms, SOURCE, why)
 
@@ -79,6 +89,7 @@ def reshard_to(
     micro_batches: int = 1,
     reductions: int = 1,
     *,
+    trained: int | None = None,
     name: str = "FSDP2",
 ) -> Scheme:
     """Predict `reshard_after_forward=k`: gathered over all ranks, then again over k of them.
@@ -88,18 +99,29 @@ def reshard_to(
     formula = _times(f"Ψ = {parameters:,}", micro_batches)
     gathered = micro_batches * parameters
     why = f"parameters stay sharded over {smaller} ranks, so backward gathers in small groups"
+    reduced = _reduce_scatter(parameters, size, reductions, trained)
     terms = (
         Term("all_gather", gathered, "parameter", size, formula, "shard"),
         Term("all_gather", gathered, "parameter", smaller, formula, "regather", why),
-        _reduce_scatter(parameters, size, reductions),
+        reduced,
     )
+    why = _both(why, reduced.why) or why
     label = f"{name}, resharded to {smaller} ranks{_suffix(micro_batches)}"
     return Scheme(label, "framework", terms, SOURCE, why)
 
 
-def _reduce_scatter(parameters: int, size: int, reductions: int) -> Term:
-    formula = _times(f"Ψ = {parameters:,}", reductions)
-    return Term("reduce_scatter", reductions * parameters, "gradient", size, formula, "shard")
+def _reduce_scatter(parameters: int, size: int, reductions: int, trained: int | None) -> Term:
+    count = parameters if trained is None else trained
+    symbol, why = "Ψ", None
+    if count < parameters:
+        symbol = "Ψ_trained"
+        why = f"{parameters - count:,} of the parameters are frozen: gathered, never reduced"
+    formula = _times(f"{symbol} = {count:,}", reductions)
+    return Term("reduce_scatter", reductions * count, "gradient", size, formula, "shard", why)
+
+
+def _both(first: str | None, second: str | None) -> str | None:
+    return "; ".join(part for part in (first, second) if part) or None
 
 
 def _times(formula: str, count: int) -> str:
@@ -115,7 +137,7 @@ def replicated(inner: Scheme, parameters: int, shard: int, replicas: int, times:
 
     Args:
         inner: The scheme within the shard group.
-        parameters: Ψ.
+        parameters: Ψ, or what is trained of it.
         shard: Ranks of the shard group (s).
         replicas: Ranks of the replicate group.
         times: Reductions a step.
@@ -124,6 +146,5 @@ def replicated(inner: Scheme, parameters: int, shard: int, replicas: int, times:
     why = f"each gradient shard is all-reduced across the {replicas} replicas (2Ψ/{shard})"
     formula = f"Ψ/{shard} = {parameters:,} / {shard}" + (f" x {times}" if times > 1 else "")
     term = Term("all_reduce", elements, "gradient", replicas, formula, "replicate", why)
-    both = "; ".join(part for part in (inner.why, why) if part)
     name = f"HSDP {replicas} x {shard}: {inner.name}"
-    return Scheme(name, "framework", (*inner.terms, term), SOURCE, both)
+    return Scheme(name, "framework", (*inner.terms, term), SOURCE, _both(inner.why, why))
