@@ -92,9 +92,7 @@ class ArrowTables:
         self.path = path
         files = {file.stem: file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES}
         self._files = {plain: files[name] for plain, name in resolve(files).items()}
-        self.columns = {
-            plain: frozenset(self._schema(file).names) for plain, file in self._files.items()
-        }
+        self.columns = {plain: frozenset(self._names(file)) for plain, file in self._files.items()}
 
     def read(
         self,
@@ -143,16 +141,15 @@ class ArrowTables:
     def close(self) -> None:
         """Nothing stays open."""
 
-    def _schema(self, file: Path) -> pa.Schema:
-        if file.suffix == ".parquet":
-            return self._sound(lambda: pq.read_schema(file))
-        return self._sound(lambda: _stream(file).schema)
+    def _names(self, file: Path) -> list[str]:
+        read = pq.read_schema if file.suffix == ".parquet" else _schema
+        return list(self._sound(lambda: read(file).names))
 
     def _table(self, file: Path, names: Sequence[str]) -> pa.Table:
         distinct = list(dict.fromkeys(names))
         if file.suffix == ".parquet":
             return self._sound(lambda: pq.read_table(file, columns=distinct))
-        return self._sound(lambda: _stream(file).read_all().select(distinct))
+        return self._sound(lambda: _checked(_stream(file).read_all().select(distinct)))
 
     def _sound(self, read: Any) -> Any:
         try:
@@ -171,6 +168,21 @@ def _stream(file: Path) -> Any:
         return pa.ipc.open_file(source)
     except pa.ArrowInvalid:
         return pa.ipc.open_stream(pa.memory_map(str(file)))
+
+
+def _schema(file: Path) -> Any:
+    return _stream(file).schema
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    """Hold the places of texts against the memory there is: Arrow files are mapped as they are.
+
+    Texts are taken for bytes, as they need not be UTF-8.
+    """
+    fields = [f.with_type(pa.binary()) if pa.types.is_string(f.type) else f for f in table.schema]
+    checked = table.cast(pa.schema(fields))
+    checked.validate(full=True)
+    return checked
 
 
 def _mask(column: pa.ChunkedArray, condition: Condition) -> pa.ChunkedArray:
