@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tracelens import limits
 from tracelens.errors import UnreadableTrace
 from tracelens.model.trace import NONE
 from tracelens_nsight.tables import (
@@ -148,8 +149,18 @@ class ArrowTables:
     def _table(self, file: Path, names: Sequence[str]) -> pa.Table:
         distinct = list(dict.fromkeys(names))
         if file.suffix == ".parquet":
+            self._bound(file, distinct)
             return self._sound(lambda: pq.read_table(file, columns=distinct))
         return self._sound(lambda: _checked(_stream(file).read_all().select(distinct)))
+
+    def _bound(self, file: Path, names: Sequence[str]) -> None:
+        """Refuse a table that is far larger than its file: equal values take next to no room."""
+        rows = int(self._sound(lambda: pq.read_metadata(file).num_rows))
+        allowed = limits.current().bytes_for(file.stat().st_size)
+        if rows * 8 * len(names) > allowed:
+            raise UnreadableTrace(
+                f"{self.path}: {file.name}: {limits.exceeded(allowed)}", slug="unreadable-file"
+            )
 
     def _sound(self, read: Any) -> Any:
         try:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from nsight_exports import EVENTS, KERNEL, MEMCPY, Export
 
 import tracelens
+from tracelens import limits
 from tracelens.discovery import discover
 from tracelens.errors import UnreadableTrace
 from tracelens.registry import parsers
@@ -191,6 +192,12 @@ def test_a_column_of_another_type(values: list[Any], tmp_path: Path) -> None:
     place = table.schema.get_field_index("start")
     pq.write_table(table.set_column(place, "start", pa.array(values)), file)
     with pytest.raises(UnreadableTrace, match="x: a damaged table"):
+        list(NsightParser().parse(folder))
+
+
+def test_a_table_that_grows_beyond_its_limit(tmp_path: Path) -> None:
+    folder = as_folder(Export().kernel("gemm", 1_000), tmp_path / "x", "parquet")
+    with limits.use(limits.Limits(60)), pytest.raises(UnreadableTrace, match="--max-inflated"):
         list(NsightParser().parse(folder))
 
 
