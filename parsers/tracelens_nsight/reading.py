@@ -84,8 +84,9 @@ def processes(tables: Tables, path: Path) -> list[int]:
             slug="unreadable-file",
         )
     # Exports of 2019 name no process on device events: then all are those of the only one.
-    members = {*device.processes(tables), *calls.launching_processes(tables)}
-    members = members or set(calls.processes(tables))
+    members, callers = set(device.processes(tables)), set(calls.processes(tables))
+    launched = set(calls.launching_processes(tables)) if callers - members else set()
+    members = members | launched or callers
     if len(members) == 1:
         return list(members)
     if not members or not device.name_processes(tables):
