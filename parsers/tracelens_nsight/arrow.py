@@ -149,15 +149,15 @@ class ArrowTables:
     def _table(self, file: Path, names: Sequence[str]) -> pa.Table:
         distinct = list(dict.fromkeys(names))
         if file.suffix == ".parquet":
-            self._bound(file, distinct)
+            self._bound(file)
             return self._sound(lambda: pq.read_table(file, columns=distinct))
         return self._sound(lambda: _checked(_stream(file).read_all().select(distinct)))
 
-    def _bound(self, file: Path, names: Sequence[str]) -> None:
+    def _bound(self, file: Path) -> None:
         """Refuse a table that is far larger than its file: equal values take next to no room."""
-        rows = int(self._sound(lambda: pq.read_metadata(file).num_rows))
+        shape = self._sound(lambda: pq.read_metadata(file))
         allowed = limits.current().bytes_for(file.stat().st_size)
-        if rows * 8 * len(names) > allowed:
+        if shape.num_rows * shape.num_columns * 8 > allowed:
             raise UnreadableTrace(
                 f"{self.path}: {file.name}: {limits.exceeded(allowed)}", slug="unreadable-file"
             )
