@@ -156,7 +156,12 @@ def _run(nsys: Path, report: Path, target: Path, options: tuple[str, ...]) -> st
 def _version(nsys: Path) -> str:
     try:
         done = subprocess.run(  # noqa: S603
-            [nsys, "--version"], capture_output=True, text=True, timeout=60, check=False
+            [nsys, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return "of unknown version"
