@@ -398,7 +398,9 @@ def _nothing(
     reasons = [f"{o.candidate.shown}: {o.error}" for o in outcomes if o.error]
     reasons += [f"{c.shown}: {c.reason}" for c in candidates if c.parser is None]
     if not candidates:
-        hint = "traces end in .json or .json.gz; see docs/recording.md for how to record them"
+        hint = (
+            "traces end in .json, .json.gz, .sqlite or .nsys-rep; how to record: docs/recording.md"
+        )
         return InputError(f"{where}: no trace file in it", hint=hint, slug="no-traces")
     more = f" (and {len(reasons) - 3} more)" if len(reasons) > 3 else ""
     return InputError(

@@ -6,6 +6,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import adbc_driver_sqlite.dbapi as driver
+import pyarrow as pa
 
 from tracelens_nsight import arrow
 
@@ -22,9 +23,8 @@ def reader(uri: str) -> Callable[[str, list[Any], Sequence[Sequence[str]]], Rows
         try:
             with driver.connect(uri) as connection, connection.cursor() as cursor:
                 cursor.execute(query, values or None)
-                table = cursor.fetch_arrow_table()
-        except driver.Error as error:
-            raise sqlite3.DatabaseError(str(error).splitlines()[0]) from error
-        return arrow.rows(table, wanted)
+                return arrow.rows(cursor.fetch_arrow_table(), wanted)
+        except (driver.Error, pa.ArrowException, OSError) as error:
+            raise sqlite3.DatabaseError(str(error).partition("\n")[0]) from error
 
     return read

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tracelens import limits
 from tracelens.errors import UnreadableTrace
 from tracelens.model.trace import NONE
 from tracelens_nsight.tables import (
@@ -92,9 +93,7 @@ class ArrowTables:
         self.path = path
         files = {file.stem: file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES}
         self._files = {plain: files[name] for plain, name in resolve(files).items()}
-        self.columns = {
-            plain: frozenset(self._schema(file).names) for plain, file in self._files.items()
-        }
+        self.columns = {plain: frozenset(self._names(file)) for plain, file in self._files.items()}
 
     def read(
         self,
@@ -143,16 +142,25 @@ class ArrowTables:
     def close(self) -> None:
         """Nothing stays open."""
 
-    def _schema(self, file: Path) -> pa.Schema:
-        if file.suffix == ".parquet":
-            return self._sound(lambda: pq.read_schema(file))
-        return self._sound(lambda: _stream(file).schema)
+    def _names(self, file: Path) -> list[str]:
+        read = pq.read_schema if file.suffix == ".parquet" else _schema
+        return list(self._sound(lambda: read(file).names))
 
     def _table(self, file: Path, names: Sequence[str]) -> pa.Table:
         distinct = list(dict.fromkeys(names))
         if file.suffix == ".parquet":
+            self._bound(file, distinct)
             return self._sound(lambda: pq.read_table(file, columns=distinct))
-        return self._sound(lambda: _stream(file).read_all().select(distinct))
+        return self._sound(lambda: _checked(_stream(file).read_all().select(distinct)))
+
+    def _bound(self, file: Path, names: Sequence[str]) -> None:
+        """Refuse a table that is far larger than its file: equal values take next to no room."""
+        rows = int(self._sound(lambda: pq.read_metadata(file).num_rows))
+        allowed = limits.current().bytes_for(file.stat().st_size)
+        if rows * 8 * len(names) > allowed:
+            raise UnreadableTrace(
+                f"{self.path}: {file.name}: {limits.exceeded(allowed)}", slug="unreadable-file"
+            )
 
     def _sound(self, read: Any) -> Any:
         try:
@@ -171,6 +179,21 @@ def _stream(file: Path) -> Any:
         return pa.ipc.open_file(source)
     except pa.ArrowInvalid:
         return pa.ipc.open_stream(pa.memory_map(str(file)))
+
+
+def _schema(file: Path) -> Any:
+    return _stream(file).schema
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    """Hold the places of texts against the memory there is: Arrow files are mapped as they are.
+
+    Texts are taken for bytes, as they need not be UTF-8.
+    """
+    fields = [f.with_type(pa.binary()) if pa.types.is_string(f.type) else f for f in table.schema]
+    checked = table.cast(pa.schema(fields))
+    checked.validate(full=True)
+    return checked
 
 
 def _mask(column: pa.ChunkedArray, condition: Condition) -> pa.ChunkedArray:

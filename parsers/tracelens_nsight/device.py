@@ -112,6 +112,11 @@ def processes(tables: Tables) -> list[int]:
     return [int(one) for one in np.unique(np.concatenate(found))]
 
 
+def name_processes(tables: Tables) -> bool:
+    """Tell whether all device events say of which process they are."""
+    return all("globalPid" in tables.columns[t] for t in TABLES if tables.count(t))
+
+
 def ordinals(tables: Tables, process: int) -> set[int]:
     """Return the CUDA ordinals of the devices a process works on; it may see more."""
     mine = Between("globalPid", process, last_thread(process))

@@ -13,7 +13,7 @@ import pandas as pd
 
 from tracelens_nsight.identifiers import last_thread, process_of
 from tracelens_nsight.strings import Strings
-from tracelens_nsight.tables import Between, Coded, Rows
+from tracelens_nsight.tables import Between, Coded, Rows, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,10 +27,16 @@ Question = tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...], "tuple[
 
 
 class Export:
-    """The tables of an export, asked for one process after the other."""
+    """The tables of an export, asked for one process after the other.
 
-    def __init__(self, tables: Tables) -> None:
+    Args:
+        tables: The tables.
+        alone: Whether the rows of a table that names no process are those of the only one.
+    """
+
+    def __init__(self, tables: Tables, *, alone: bool) -> None:
         self.tables = tables
+        self.alone = alone
         self.strings = Strings(tables)
         self._rows: dict[str, int] = {}
         self._kept: dict[Question, tuple[Rows, Ints]] = {}
@@ -50,14 +56,16 @@ class Export:
         Args:
             process: Its globalPid.
             table: The table.
-            column: The column with its id or its threads'; without it all rows are the process's.
+            column: The column with its id or its threads'.
             integers: Integer columns.
             texts: Text columns.
             blobs: Binary columns.
             where: Further conditions.
         """
         if column not in self.tables.columns.get(table, ()):
-            return self.tables.read(table, integers, texts, blobs, where)
+            if self.alone:
+                return self.tables.read(table, integers, texts, blobs, where)
+            return nothing(integers, texts, blobs)
         if table not in self._rows:
             self._rows[table] = self.tables.count(table)
         if self._rows[table] * 8 * (len(integers) + len(texts)) > _KEPT_BYTES:

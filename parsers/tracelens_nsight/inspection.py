@@ -41,7 +41,7 @@ def _facts(tables: Tables, path: Path, form: str) -> FileFacts:
     found = facts.read(tables)
     members = processes(tables, path)
     alone = len(members) == 1
-    export = Export(tables)
+    export = Export(tables, alone=alone)
     known = [
         facts.rank_of(export, found, path, one, facts.mark_of(export, one), alone=alone)
         for one in members

@@ -21,8 +21,15 @@ SQLITE, PARQUET, ARROW, REPORT = (
     "nsight-report",
 )
 _MAGIC = b"SQLite format 3\x00"
+_KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 _OURS = frozenset(
-    {"META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE", "CUPTI_ACTIVITY_KIND_RUNTIME"}
+    {
+        "META_DATA_EXPORT",
+        "EXPORT_META_DATA",
+        "META_DATA_CAPTURE",
+        "CUPTI_ACTIVITY_KIND_RUNTIME",
+        _KERNELS,
+    }
 )
 _FOLDERS = {".parquet": PARQUET, ".arrow": ARROW}
 _REPORTS = (".nsys-rep", ".qdrep")
@@ -99,7 +106,7 @@ def _folder(path: Path) -> str | None:
 
 def _has_kernels(folder: Path) -> bool:
     """Tell whether a folder holds the table a recording is read for."""
-    names = (f"CUPTI_ACTIVITY_KIND_KERNEL{suffix}" for suffix in _FOLDERS)
+    names = (f"{_KERNELS}{suffix}" for suffix in _FOLDERS)
     return any((folder / name).is_file() for name in names)
 
 

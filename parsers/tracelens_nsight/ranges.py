@@ -110,7 +110,7 @@ def _names(rows: Rows, strings: Strings) -> tuple[Ints, list[str]]:
 
 def _nccl_domains(rows: Rows, name: Ints, names: list[str], part: str | None = None) -> Ints:
     """Return the ids of NCCL's domain, or of all whose name has a part."""
-    made = rows.integers["eventType"] == DOMAIN
+    made = (rows.integers["eventType"] == DOMAIN) & (rows.integers["domainId"] != NONE)
     told = [text == "NCCL" if part is None else part in text.lower() for text in names]
     called = np.array(told)[name]
     return np.asarray(rows.integers["domainId"][made & called], np.int64)

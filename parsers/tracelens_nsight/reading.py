@@ -60,7 +60,7 @@ def read(
     try:
         found = facts.read(tables)
         members = processes(tables, path)
-        export = Export(tables)
+        export = Export(tables, alone=len(members) == 1)
         for place, process in enumerate(members):
             local_rank = place if len(members) > 1 else None
             yield _trace(export, path, form, found, process, local_rank)
@@ -78,22 +78,23 @@ def processes(tables: Tables, path: Path) -> list[int]:
     Raises:
         UnreadableTrace: If there is none, or if the export does not say whose the work is.
     """
-    found = device.processes(tables)
     if not sum(tables.count(table) for table in device.TABLES):
         raise UnreadableTrace(
             f"{path}: no work of a GPU in it: record with `nsys profile -t cuda,nvtx`",
             slug="unreadable-file",
         )
-    if not found:  # exports of 2019 name no process on device events
-        found = calls.processes(tables)
-        if len(found) != 1:
-            raise UnreadableTrace(
-                f"{path}: an export of {len(found)} processes that does not say whose its kernels "
-                "are: export it again with a newer nsys",
-                slug="unreadable-file",
-            )
-    members = {*found, *calls.launching_processes(tables)}
-    return sorted(members, key=lambda one: (_first_gpu(tables, one), one)) if members else found
+    # Exports of 2019 name no process on device events: then all are those of the only one.
+    members = {*device.processes(tables), *calls.launching_processes(tables)}
+    members = members or set(calls.processes(tables))
+    if len(members) == 1:
+        return list(members)
+    if not members or not device.name_processes(tables):
+        raise UnreadableTrace(
+            f"{path}: an export of {len(members)} processes that does not say whose its kernels "
+            "are: export it again with a newer nsys",
+            slug="unreadable-file",
+        )
+    return sorted(members, key=lambda one: (_first_gpu(tables, one), one))
 
 
 def _first_gpu(tables: Tables, process: int) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from command import run
-from nsight_exports import KERNEL, Export
+from nsight_exports import EVENTS, KERNEL, Export
 
 from tracelens.errors import UnreadableTrace
 from tracelens_nsight import NsightParser
@@ -26,12 +26,18 @@ def export(path: Path) -> Path:
     return made.write(path / "x.sqlite")
 
 
-def one_leaf_for_all(path: Path, table: str) -> Path:
-    """Let all entries of a table's root lead to its first leaf (SQLite's file format, 1.6)."""
+def root_of(path: Path, table: str) -> tuple[int, int]:
+    """Return the number of a table's first page, and the size of pages."""
     with closing(sqlite3.connect(path)) as database:
         query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
         ((root,),) = database.execute(query, (table,)).fetchall()
         ((size,),) = database.execute("PRAGMA page_size").fetchall()
+    return root, size
+
+
+def one_leaf_for_all(path: Path, table: str) -> Path:
+    """Let all entries of a table's root lead to its first leaf (SQLite's file format, 1.6)."""
+    root, size = root_of(path, table)
     data = bytearray(path.read_bytes())
     page = memoryview(data)[(root - 1) * size : root * size]
     assert page[0] == 5, "an interior page"
@@ -73,6 +79,19 @@ class TestDamage:
         path = export(tmp_path)
         data = bytearray(path.read_bytes())
         data[4096:12288] = b"\xff" * 8192
+        path.write_bytes(bytes(data))
+        assert "damaged SQLite database" in refused(path)
+
+    def test_the_last_rows_overwritten(self, tmp_path: Path) -> None:
+        """What was read before is not taken for all."""
+        made = Export().kernel("gemm", 1_000)
+        for place in range(3_000):
+            made.range("load", 2_000 + 200 * place, 2_100 + 200 * place)
+        path = made.write(tmp_path / "x.sqlite")
+        root, size = root_of(path, EVENTS)
+        data = bytearray(path.read_bytes())
+        (last,) = struct.unpack_from(">I", data, (root - 1) * size + 8)
+        data[last * size - 400 : last * size] = b"\xff" * 400
         path.write_bytes(bytes(data))
         assert "damaged SQLite database" in refused(path)
 

@@ -7,14 +7,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nsight_exports import EVENTS, KERNEL, Export
+from nsight_exports import EVENTS, KERNEL, MEMCPY, Export
 
 import tracelens
+from tracelens import limits
 from tracelens.discovery import discover
 from tracelens.errors import UnreadableTrace
 from tracelens.registry import parsers
@@ -189,6 +191,25 @@ def test_a_column_of_another_type(values: list[Any], tmp_path: Path) -> None:
     table = pq.read_table(file)
     place = table.schema.get_field_index("start")
     pq.write_table(table.set_column(place, "start", pa.array(values)), file)
+    with pytest.raises(UnreadableTrace, match="x: a damaged table"):
+        list(NsightParser().parse(folder))
+
+
+def test_a_table_that_grows_beyond_its_limit(tmp_path: Path) -> None:
+    folder = as_folder(Export().kernel("gemm", 1_000), tmp_path / "x", "parquet")
+    with limits.use(limits.Limits(60)), pytest.raises(UnreadableTrace, match="--max-inflated"):
+        list(NsightParser().parse(folder))
+
+
+def test_texts_that_lie_outside_of_their_file(tmp_path: Path) -> None:
+    """Arrow reads a file's places of texts as they are; beyond its end the process would die."""
+    export = Export().runtime("gemm", 10, 20).runtime("call", 30, 40).device(MEMCPY, 1_000, at=None)
+    folder = as_folder(export, tmp_path / "x", "arrow")
+    file = folder / "StringIds.arrow"
+    data = file.read_bytes()
+    places = np.array([0, 4, 8], np.int32).tobytes()  # of "gemm" and "call"
+    assert data.count(places) == 1
+    file.write_bytes(data.replace(places, np.array([0, 4, 1 << 30], np.int32).tobytes()))
     with pytest.raises(UnreadableTrace, match="x: a damaged table"):
         list(NsightParser().parse(folder))
 

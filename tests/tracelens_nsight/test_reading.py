@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nsight_exports import GRAPH, KERNEL, MEMCPY, MEMSET, PID, RUNTIME, Export
+from nsight_exports import EVENTS, GRAPH, KERNEL, MEMCPY, MEMSET, PID, RUNTIME, Export
 
 from tracelens.errors import UnreadableTrace
 from tracelens.model.trace import NONE
@@ -339,6 +339,28 @@ class TestOldSchemas:
         path = export.drop(KERNEL, "globalPid").write(tmp_path / "x.sqlite")
         with pytest.raises(UnreadableTrace, match="2 processes that does not say whose"):
             list(NsightParser().parse(path))
+
+    def test_nor_if_one_table_does_not_say_it(self, tmp_path: Path) -> None:
+        export = Export().kernel("a", 1_000).kernel("b", 1_000, pid=4001)
+        export.device(MEMCPY, 4_000, copyKind=1).drop(KERNEL, "globalPid")
+        with pytest.raises(UnreadableTrace, match="2 processes that does not say whose"):
+            export.traces(tmp_path / "x.sqlite")
+
+    def test_ranges_that_name_no_process_are_nobodys_of_two(self, tmp_path: Path) -> None:
+        export = Export().kernel("a", 1_000).kernel("b", 1_000, pid=4001).step(1, 900, 2_000)
+        export.drop(EVENTS, "globalTid")
+        assert [len(t.marks) for t in export.traces(tmp_path / "x.sqlite")] == [0, 0]
+
+    def test_ranges_without_domains(self, tmp_path: Path) -> None:
+        export = Export().step(1, 900, 2_000).collective("ncclAllReduce", 1_000, size=64)
+        (trace,) = export.drop(EVENTS, "domainId").traces(tmp_path / "x.sqlite")
+        assert trace.marks["name"].tolist() == ["step 1"]
+        assert trace.communications["name"].tolist() == ["ncclAllReduce"]
+
+    def test_kernels_alone_are_an_export(self, tmp_path: Path) -> None:
+        export = Export().kernel("gemm", 1_000, at=None).drop("META_DATA_EXPORT")
+        path = export.write(tmp_path / "x.sqlite")
+        assert NsightParser().recognise(path, path.read_bytes()[:16]) == "nsight-sqlite"
 
     def test_the_old_name_of_the_facts(self, tmp_path: Path) -> None:
         export = Export().kernel("gemm", 1_000).rename("META_DATA_EXPORT", "EXPORT_META_DATA")
