@@ -477,8 +477,8 @@ def test_estimates_of_one_rank_are_marked_and_explained() -> None:
     base = analysis_builder.fsdp2()
     alone = [
         dataclasses.replace(
-            one, wait_ns=None, transfer_ns=None, busbw_gbps=None, transfer_estimate_ns=one.time_ns,
-            busbw_estimate_gbps=212.0,
+            one, wait_ns=None, wait_per_step_ns=None, transfer_ns=None, busbw_gbps=None,
+            transfer_estimate_ns=one.time_ns, busbw_estimate_gbps=212.0,
         )
         for one in base.collectives
     ]  # fmt: skip

@@ -99,7 +99,7 @@ def _row(same: list[CollectiveResult], group: GroupResult | None) -> CollectiveR
         wire_bytes=mean(lambda c: c.bytes_per_step.wire),
         time_ns=mean(lambda c: c.time_per_step_ns),
         exposed_ns=mean(lambda c: c.exposed_per_step_ns),
-        wait_ns=mean(_wait_per_step),
+        wait_ns=mean(lambda c: c.wait_per_step_ns),
         busbw_gbps=mean(lambda c: c.busbw_gbps),
         of_link_pct=mean(lambda c: c.busbw_of_link_pct),
         calls=mean(lambda c: c.calls) or 0,
@@ -129,14 +129,6 @@ def _mean(
     if not pairs:
         return None
     return sum(number * weight for number, weight in pairs) / sum(weight for _, weight in pairs)
-
-
-def _wait_per_step(collective: CollectiveResult) -> float | None:
-    """Scale the window's waiting to a step as the exposed time was scaled."""
-    wait, exposed, step = collective.wait_ns, collective.exposed_ns, collective.exposed_per_step_ns
-    if wait is None or step is None or exposed is None:
-        return None
-    return wait * step / exposed if exposed else 0.0
 
 
 def _estimate_per_step(collective: CollectiveResult) -> float | None:
