@@ -83,6 +83,16 @@ class TestDistributedDataParallel:
         assert (found.parameters, found.micro_batches) == (1_001_000, 2)
         assert multiple(found) == 2.0
 
+    @pytest.mark.parametrize("gathered", [27_000, 250_000, 500_000])
+    def test_gathers_of_the_program_make_no_sharded_optimizer(self, gathered: int) -> None:
+        """Features of a contrastive loss: 37 times less than gradients, or an even part of them."""
+        calls = [("all_gather", gathered), *reduces(600_000, 400_000)]
+        found = inferred(traffic_of(calls), marks={FORWARD: 1})
+        assert (found.strategy, found.parameters, found.confidence) == ("ddp", PSI, "high")
+        assert multiple(found) == 2.0
+        silent = inferred(traffic_of(calls))
+        assert (silent.strategy, silent.parameters) == (None, None)
+
     def test_without_ranges_confidence_is_less(self) -> None:
         found = inferred(traffic_of(reduces(PSI)))
         assert (found.strategy, found.framework, found.confidence) == ("ddp", None, "medium")
@@ -101,6 +111,10 @@ class TestZeroOneAndTwo:
         found = inferred(traffic_of(calls))
         assert (found.strategy, found.micro_batches) == ("zero2", batches)
         assert multiple(found) == 2 * batches + 1
+
+    def test_reductions_that_do_not_repeat_are_no_micro_batches(self) -> None:
+        calls = [*reduces(500_000, 400_000, 100_000), ("all_gather", PSI // 40)]
+        assert inferred(traffic_of(calls)).strategy is None
 
     def test_deepspeed_reduces_to_owners(self) -> None:
         calls = [*[("reduce", PSI // 8)] * 8, ("all_gather", PSI)]
