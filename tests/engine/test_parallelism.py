@@ -356,6 +356,26 @@ class TestUnknown:
         assert inferred(traffic_of(reduces(PSI), role="tp")).strategy is None
 
 
+def test_a_map_of_used_parameters_is_no_gradient(tmp_path: Path) -> None:
+    """`find_unused_parameters` reduces a number a tensor, here of 1000 tensors: 4 kB of int32."""
+    for rank in (0, 1):
+        trace = Trace(rank=rank, world=2)
+        for number in range(3):
+            at = 1000 * number
+            trace.step(number, at, 1000).mark("DistributedDataParallel.forward", at + 50, 100)
+            trace.kernel("gemm", at + 100, 300)
+            trace.all_reduce(at + 500, 200, PSI)
+            trace.all_reduce(at + 750, 20, 1000, dtype="Int")
+        trace.write(tmp_path / f"rank{rank}.json")
+    result = analyze(tmp_path)
+    assert result.parallelism.parameters.count == PSI
+    assert (result.volumes.verdict, result.volumes.per_step.multiple_of_parameters) == (
+        "as expected",
+        2.0,
+    )
+    assert result.volumes.per_step.other_message_bytes == 2 * 4 * 1000
+
+
 def test_a_profiler_stepped_per_micro_batch_shows_no_half_model(tmp_path: Path) -> None:
     """Every other "step" only accumulates: the mean traffic would fit a model of half the size."""
     for rank in (0, 1):
