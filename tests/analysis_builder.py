@@ -175,7 +175,14 @@ def one_rank() -> Analysis:
         None,
     )
     unsized = collective(
-        "g0", "all_reduce", [2], message=None, exposed=30 * MS, time=44 * MS, wait_ns=None
+        "g0",
+        "all_reduce",
+        [2],
+        message=None,
+        exposed=30 * MS,
+        time=44 * MS,
+        wait_ns=None,
+        wait_per_step_ns=None,
     )
     return dataclasses.replace(
         base,

@@ -213,6 +213,7 @@ def collective(
         "exposed_ns": exposed * 4,
         "exposed_per_step_ns": exposed,
         "wait_ns": exposed,
+        "wait_per_step_ns": exposed // 4,
         "transfer_ns": exposed * 3,
         "busbw_gbps": None if wire is None else wire / time,
         "algbw_gbps": None if message is None else message / time,

@@ -39,7 +39,7 @@ from tracelens.joined_notices import joined_notices
 from tracelens.model import result
 from tracelens.model.trace import NONE
 from tracelens.notices import notice
-from tracelens.operations import BROADCAST, CODE, OPERATIONS
+from tracelens.operations import ALL_GATHER, BROADCAST, CODE, OPERATIONS
 from tracelens.reduced import CLASS_NAMES
 from tracelens.version import __version__
 
@@ -159,11 +159,15 @@ def analyse(
 def _final_kinds(
     kinds: pd.Series, table: operations_table.OperationsTable, found: Inference
 ) -> pd.Series:
-    """Call broadcasts buffers unless the strategy sends parameters by them."""
-    if found.parameter_broadcasts:
-        return kinds
-    broadcast = (table.frame["op"] == CODE[BROADCAST]).to_numpy()
-    return kinds.mask(broadcast & (kinds == "parameters").to_numpy(), "other")
+    """Take out what the strategy does not send parameters by: broadcasts, and DDP's gathers."""
+    parameters = (kinds == "parameters").to_numpy()
+    if not found.parameter_broadcasts:
+        broadcast = (table.frame["op"] == CODE[BROADCAST]).to_numpy()
+        kinds = kinds.mask(broadcast & parameters, "other")
+    if found.strategy == "ddp":
+        gather = (table.frame["op"] == CODE[ALL_GATHER]).to_numpy()
+        kinds = kinds.mask(gather & parameters, "activations")
+    return kinds
 
 
 _Split = dict[tuple[int, int], "Ints"]

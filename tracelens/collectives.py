@@ -144,6 +144,7 @@ def _collective(
         transfer_ns=_sum(matched["time_ns"] - matched["wait_ns"], len(members))
         if len(matched)
         else None,
+        wait_per_step_ns=_sum(_wait_in_mean(matched), mean_steps) if len(matched) else None,
         exposed_transfer_per_step_ns=_sum(matched["exposed_transfer_ns"], mean_steps)
         if len(matched)
         else None,
@@ -164,6 +165,12 @@ def _collective(
         transfer_estimate_ns=guess.transfer_ns if guess else None,
         busbw_estimate_gbps=guess.busbw_gbps if guess else None,
     )
+
+
+def _wait_in_mean(matched: pd.DataFrame) -> pd.Series:
+    """Return the waiting in steps of the mean; of a call across an edge, in proportion."""
+    time = matched["time_ns"].clip(lower=1)
+    return (matched["wait_ns"] * (matched["time_in_mean_ns"] / time)).round()
 
 
 def _matched(matched: pd.DataFrame, members: int) -> dict[str, float]:

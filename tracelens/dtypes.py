@@ -27,6 +27,11 @@ _STANDARD = {
     "unsigned-char": "uint8",
 }
 
+INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)) | {
+    "bool"
+}
+"""Standard names of types no gradient has."""
+
 ALIASES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 """Short names a user may type (`--dtype bf16`)."""
 

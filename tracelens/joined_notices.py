@@ -11,6 +11,7 @@ from tracelens.matching import LOW
 from tracelens.model.trace import NONE
 from tracelens.notices import notice
 from tracelens.run import ranges
+from tracelens.waiting import lacks_ranks
 
 if TYPE_CHECKING:
     from tracelens.clocks import Clocks
@@ -33,7 +34,9 @@ def joined_notices(run: Run, table: OperationsTable, waits: Waiting) -> list[Not
         found.append(notice("clocks-apart", count=sets))
     if waits.implausible:
         found.append(notice("implausible-matches", count=waits.implausible))
-    if waits.incomplete:
+    if waits.incomplete and lacks_ranks(table, waits):
+        found.append(notice("members-missing", count=waits.incomplete))
+    elif waits.incomplete:
         found.append(notice("wait-lower-bound", count=waits.incomplete))
     return found
 

@@ -256,6 +256,12 @@ NOTICES: dict[str, NoticeKind] = {
         "no collective could be matched across ranks (it takes the traces of two ranks of a group, "
         "with device times), so waiting and transfer are not told apart",
     ),
+    "members-missing": NoticeKind(
+        "warning",
+        "{count} matched collective{s} in groups of which some members have no trace: the last "
+        "arrival may be one of theirs, so waiting and bandwidth are lower bounds there, and blame "
+        "may fall on the wrong rank",
+    ),
     "wait-lower-bound": NoticeKind(
         "info",
         "{count} matched collective{s} with members whose call is in no trace: the last arrival "

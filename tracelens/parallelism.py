@@ -386,6 +386,10 @@ def _deepspeed_1_2(view: _View) -> Inference | None:
     k = max(round(reduced / gathered), 1)
     if abs(reduced / gathered / k - 1) > _CLOSE:
         return None
+    # Every large k is close to some ratio, so the reductions themselves must repeat.
+    op = REDUCE if by_owner else ALL_REDUCE
+    if not _reduced_then_gathered(view.main, op, k) or _ddp_forwards(view):
+        return None
     psi = view.psi(gathered)
     scheme = zero.deepspeed_1_2_by_owner if by_owner else zero.deepspeed_1_2
     sent = "reduces" if by_owner else "all-reduces"
@@ -407,11 +411,20 @@ def _deepspeed_1_2(view: _View) -> Inference | None:
     )
 
 
+def _reduced_then_gathered(main: GroupTraffic, op: str, times: int) -> bool:
+    """Tell whether a step reduces the same sizes so many times, and gathers after all of it."""
+    sizes = [call.elements for call in main.calls if call.op == op]
+    last = max((call.launch for call in main.calls if call.op == op), default=0)
+    after = all(call.launch > last for call in main.calls if call.op == ALL_GATHER)
+    return after and len(sizes) % times == 0 and _repeats(sizes, times)
+
+
 def _ddp(view: _View) -> Inference | None:
-    reduced = view.elements(ALL_REDUCE)
-    if not reduced or view.main.total(ALL_GATHER, REDUCE_SCATTER):
+    """All-reduces of gradients; what is gathered under DDP's ranges is the program's own."""
+    reduced, gathered = view.elements(ALL_REDUCE), view.elements(ALL_GATHER)
+    forwards = _ddp_forwards(view)
+    if not reduced or view.elements(REDUCE_SCATTER) or (gathered and not forwards):
         return None
-    forwards = view.traffic.marks_like(r"^DistributedDataParallel\.forward")
     k, why = _synchronised(view)
     psi = view.psi(reduced / k)
     return Inference(
@@ -419,7 +432,12 @@ def _ddp(view: _View) -> Inference | None:
         framework="ddp" if forwards else None,
         confidence="high" if forwards else "medium",
         evidence=[
-            f"all-reduces of {reduced:,.0f} elements per step, no all-gather or reduce-scatter",
+            f"all-reduces of {reduced:,.0f} elements per step, "
+            + (
+                f"and {gathered:,.0f} gathered, which DDP never does: the program's own"
+                if gathered
+                else "no all-gather or reduce-scatter"
+            ),
             *(
                 [f"DistributedDataParallel.forward ranges per step: {forwards:g}"]
                 if forwards
@@ -454,9 +472,13 @@ def _ratio_text(view: _View) -> str:
     )
 
 
+def _ddp_forwards(view: _View) -> float:
+    return view.traffic.marks_like(r"^DistributedDataParallel\.forward")
+
+
 def _micro_batches(view: _View, synchronised: int) -> int | None:
     """Return the micro-batches of a step as DDP's forward ranges count them, if there are any."""
-    forwards = view.traffic.marks_like(r"^DistributedDataParallel\.forward")
+    forwards = _ddp_forwards(view)
     return max(round(forwards), synchronised) if forwards else None
 
 
@@ -466,7 +488,7 @@ def _synchronised(view: _View) -> tuple[int, str]:
     The sizes of the step's all-reduces repeat as often as gradients are synchronised; one period
     is Ψ. Without accumulation there is one forward range, so equal buckets cannot mislead.
     """
-    forwards = round(view.traffic.marks_like(r"^DistributedDataParallel\.forward"))
+    forwards = round(_ddp_forwards(view))
     sizes = [call.elements for call in view.main.calls if call.op == ALL_REDUCE]
     if forwards > 1:
         if len(sizes) % forwards == 0 and _repeats(sizes, forwards):

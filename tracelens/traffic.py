@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from tracelens import operations, shared_groups
+from tracelens.dtypes import INTEGERS
 from tracelens.model.trace import NONE
 from tracelens.operations import CODE, OPERATIONS
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 ACTIVATION_ROLES = ("tp", "etp", "pp", "ep", "cp")
 _P2P = (operations.SEND, operations.RECV, operations.SEND_RECV)
+_REDUCTIONS = (operations.ALL_REDUCE, operations.REDUCE, operations.REDUCE_SCATTER)
 _REPEATED_SHARE = 0.8
 _NEARLY_ALL = 0.9
 _MANY_CALLS = 8
@@ -101,6 +103,9 @@ def _kinds(table: OperationsTable) -> pd.Series:
     activations |= _activation_reductions(frame)
     kinds = np.where(activations, "activations", "parameters").astype(object)
     kinds[frame["small"].to_numpy(bool)] = "other"
+    # DDP's map of used parameters, counts of tokens: gradients are floating-point numbers.
+    counts = frame["dtype"].isin(INTEGERS).to_numpy() & np.isin(op, [CODE[n] for n in _REDUCTIONS])
+    kinds[counts & ~activations] = "other"
     kinds[np.isin(op, [CODE[operations.UNKNOWN], CODE[operations.BARRIER]])] = "unknown"
     return pd.Series(kinds, index=frame.index)
 

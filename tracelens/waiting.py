@@ -158,6 +158,17 @@ class _Measure:
         return int((result.members < sizes[group]).sum())
 
 
+def lacks_ranks(table: OperationsTable, waits: Waiting) -> bool:
+    """Tell whether some members of a group with matched collectives have no trace at all."""
+    matched = set(table.frame["group"].to_numpy(np.int64)[waits.rows[waits.first]].tolist())
+    return any(
+        rank not in table.complete_steps
+        for group in table.groups
+        if group.index in matched
+        for rank in group.ranks or ()
+    )
+
+
 def lateness(table: OperationsTable, waiting: Waiting) -> Lateness | None:
     """Return the mean lateness of each rank in the collectives of each step."""
     frame = table.frame

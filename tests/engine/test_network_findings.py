@@ -236,6 +236,16 @@ def test_with_members_missing_transfer_may_be_waiting() -> None:
     assert found(large(18, 135, peak=None)) == {}
 
 
+def test_with_members_missing_latency_and_distance_may_be_waiting_too() -> None:
+    network = small(20)
+    lacking = [dataclasses.replace(one, size=8) for one in network.groups]
+    assert found(dataclasses.replace(network, groups=lacking)) == {}
+    network = pairs("tp", [2, 2])
+    lacking = [dataclasses.replace(one, size=4) for one in network.groups]
+    one = found(dataclasses.replace(network, groups=lacking))["tp-across-nodes"]
+    assert (one.evidence["exposed_ns_per_step"], one.saving_ns_per_step) == (None, None)
+
+
 def contended(slowdown: float | None, lost: int | None) -> Network:
     kernels = [
         SlowedKernel("norm", False, 9, 100_000, 9, 400_000, 4.0),

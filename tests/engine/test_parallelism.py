@@ -83,6 +83,16 @@ class TestDistributedDataParallel:
         assert (found.parameters, found.micro_batches) == (1_001_000, 2)
         assert multiple(found) == 2.0
 
+    @pytest.mark.parametrize("gathered", [27_000, 250_000, 500_000])
+    def test_gathers_of_the_program_make_no_sharded_optimizer(self, gathered: int) -> None:
+        """Features of a contrastive loss: 37 times less than gradients, or an even part of them."""
+        calls = [("all_gather", gathered), *reduces(600_000, 400_000)]
+        found = inferred(traffic_of(calls), marks={FORWARD: 1})
+        assert (found.strategy, found.parameters, found.confidence) == ("ddp", PSI, "high")
+        assert multiple(found) == 2.0
+        silent = inferred(traffic_of(calls))
+        assert (silent.strategy, silent.parameters) == (None, None)
+
     def test_without_ranges_confidence_is_less(self) -> None:
         found = inferred(traffic_of(reduces(PSI)))
         assert (found.strategy, found.framework, found.confidence) == ("ddp", None, "medium")
@@ -101,6 +111,10 @@ class TestZeroOneAndTwo:
         found = inferred(traffic_of(calls))
         assert (found.strategy, found.micro_batches) == ("zero2", batches)
         assert multiple(found) == 2 * batches + 1
+
+    def test_reductions_that_do_not_repeat_are_no_micro_batches(self) -> None:
+        calls = [*reduces(500_000, 400_000, 100_000), ("all_gather", PSI // 40)]
+        assert inferred(traffic_of(calls)).strategy is None
 
     def test_deepspeed_reduces_to_owners(self) -> None:
         calls = [*[("reduce", PSI // 8)] * 8, ("all_gather", PSI)]
@@ -340,6 +354,26 @@ class TestUnknown:
 
     def test_model_parallel_groups_are_no_data_parallel_traffic(self) -> None:
         assert inferred(traffic_of(reduces(PSI), role="tp")).strategy is None
+
+
+def test_a_map_of_used_parameters_is_no_gradient(tmp_path: Path) -> None:
+    """`find_unused_parameters` reduces a number a tensor, here of 1000 tensors: 4 kB of int32."""
+    for rank in (0, 1):
+        trace = Trace(rank=rank, world=2)
+        for number in range(3):
+            at = 1000 * number
+            trace.step(number, at, 1000).mark("DistributedDataParallel.forward", at + 50, 100)
+            trace.kernel("gemm", at + 100, 300)
+            trace.all_reduce(at + 500, 200, PSI)
+            trace.all_reduce(at + 750, 20, 1000, dtype="Int")
+        trace.write(tmp_path / f"rank{rank}.json")
+    result = analyze(tmp_path)
+    assert result.parallelism.parameters.count == PSI
+    assert (result.volumes.verdict, result.volumes.per_step.multiple_of_parameters) == (
+        "as expected",
+        2.0,
+    )
+    assert result.volumes.per_step.other_message_bytes == 2 * 4 * 1000
 
 
 def test_a_profiler_stepped_per_micro_batch_shows_no_half_model(tmp_path: Path) -> None:

@@ -181,6 +181,19 @@ def test_volumes_say_verdict_multiple_and_coverage() -> None:
     assert len(bullets.chart.labels) == 2  # the third term was not observed
 
 
+@pytest.mark.parametrize(("observed", "status"), [(1.001, "ok"), (0.97, "warn"), (2.0, "warn")])
+def test_a_term_is_as_close_as_the_verdict_asks(observed: float, status: Status) -> None:
+    """An explanation is of the paper and this scheme, not of this scheme and what was seen."""
+    base = analysis_builder.fsdp2()
+    [term, *_] = base.volumes.terms
+    assert term.explanation
+    off = dataclasses.replace(term, observed_bytes=round((term.predicted_bytes or 0) * observed))
+    volumes = dataclasses.replace(base.volumes, terms=[off])
+    section = volumes_section(dataclasses.replace(base, volumes=volumes))
+    [table] = [b.table for b in section.blocks if b.table and b.table.caption.startswith("Term")]
+    assert table.rows[0][3].status == status
+
+
 def test_kernels_are_those_of_the_median_rank() -> None:
     analysis = analysis_builder.large(64)
     median = median_device(device_steps(analysis))
@@ -477,8 +490,8 @@ def test_estimates_of_one_rank_are_marked_and_explained() -> None:
     base = analysis_builder.fsdp2()
     alone = [
         dataclasses.replace(
-            one, wait_ns=None, transfer_ns=None, busbw_gbps=None, transfer_estimate_ns=one.time_ns,
-            busbw_estimate_gbps=212.0,
+            one, wait_ns=None, wait_per_step_ns=None, transfer_ns=None, busbw_gbps=None,
+            transfer_estimate_ns=one.time_ns, busbw_estimate_gbps=212.0,
         )
         for one in base.collectives
     ]  # fmt: skip

@@ -67,10 +67,9 @@ class _Across:
         self.spanning = [g for g in self.groups if (g.nodes or 1) > 1]
         ids = {group.id for group in self.spanning}
         self.rows = [c for c in network.collectives if c.group in ids]
-        self.inside = [
-            c for c in network.collectives if c.group in {g.id for g in self.groups} - ids
-        ]
-        split = [row for row in self.rows if row.transfer_ns is not None]
+        others = {group.id for group in self.groups} - ids
+        self.inside = _whole(evidence, (c for c in network.collectives if c.group in others))
+        split = [row for row in _whole(evidence, self.rows) if row.transfer_ns is not None]
         cost = _per_rank(evidence, split, _exposed_transfer)
         self.exposed_ns = round(cost) if split else None
 
@@ -99,7 +98,7 @@ class _Across:
 
     def measured(self) -> float | None:
         """Bus bandwidth across machines, over all transfer time."""
-        return _busbw(self.rows)
+        return _busbw(_whole(self.evidence, self.rows))
 
     def reference(self) -> float | None:
         """Bus bandwidth to expect inside one: measured there, else what NCCL gets of the link."""
@@ -156,7 +155,7 @@ _ANY_LARGER = "larger buckets, coarser units, fused reductions"
 @rule
 def low_bandwidth(evidence: Evidence) -> Iterator[Finding]:
     """Name operations whose large calls get little of the link."""
-    for op, rows in _by_op(evidence, lambda row: _is_slow(row, evidence)):
+    for op, rows in _by_op(evidence, _is_slow):
         cost = _per_rank(evidence, rows, _exposed_transfer)
         if not evidence.step_ns or cost <= EXPOSED_SHARE * evidence.step_ns:
             continue
@@ -215,7 +214,7 @@ def overlap_contention(evidence: Evidence) -> Iterator[Finding]:
 def _by_op(
     evidence: Evidence, which: Callable[[CollectiveResult], bool]
 ) -> Iterator[tuple[str, list[CollectiveResult]]]:
-    rows = [row for row in evidence.network.collectives if which(row)]
+    rows = [row for row in _whole(evidence, evidence.network.collectives) if which(row)]
     for op in sorted({row.op for row in rows}):
         yield op, [row for row in rows if row.op == op]
 
@@ -247,12 +246,16 @@ def _alpha_ns(row: CollectiveResult) -> float:
     return 1000 * (row.alpha_us or 0.0)
 
 
-def _is_slow(row: CollectiveResult, evidence: Evidence) -> bool:
-    """Tell whether large calls get little of the link; with members missing, nobody knows."""
+def _whole(evidence: Evidence, rows: Iterable[CollectiveResult]) -> list[CollectiveResult]:
+    """Keep the groups whose members all have a trace: else transfer contains waiting for others."""
     sizes = {group.id: group.size for group in evidence.network.groups}
+    return [row for row in rows if sizes.get(row.group) == len(row.by_rank)]
+
+
+def _is_slow(row: CollectiveResult) -> bool:
+    """Tell whether large calls get little of the link."""
     known = row.large_busbw_gbps is not None and row.link_peak_gbps is not None
-    whole = sizes.get(row.group) == len(row.by_rank)
-    return known and whole and _share_of_link(row) < LOW_SHARE_OF_LINK
+    return known and _share_of_link(row) < LOW_SHARE_OF_LINK
 
 
 def _share_of_link(row: CollectiveResult) -> float:

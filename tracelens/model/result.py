@@ -275,9 +275,9 @@ class RankVolume:
 class CollectiveResult:
     """All calls of one (group, op, dtype); numbers are means per member rank that is present.
 
-    `matched_calls` is how many were matched, by confidence; what is exposed of them without waiting
-    is `exposed_transfer_per_step_ns`. The estimates are of one rank's trace: what its calls would
-    take if all were as fast as the fastest of their size.
+    `matched_calls` is how many were matched, by confidence; `wait_per_step_ns` is their waiting,
+    and `exposed_transfer_per_step_ns` what is exposed of the rest. The estimates are of one rank's
+    trace: what its calls would take if all were as fast as the fastest of their size.
     """
 
     group: str
@@ -312,6 +312,7 @@ class CollectiveResult:
     half_bandwidth_bytes: int | None = None
     latency_bound_calls_pct: float | None = None
     latency_bound_time_pct: float | None = None
+    wait_per_step_ns: int | None = None
     exposed_transfer_per_step_ns: int | None = None
 
 

@@ -30,6 +30,11 @@ _ESTIMATED = (
     "Estimates (≈) are what calls would take if all were as fast as the fastest 5 % of their size: "
     "one rank's trace cannot tell waiting from transfer, and the time shown still holds both."
 )
+_BOUNDS = (
+    "Bounds (≥) are of groups of which some members have no trace: the others may have waited for "
+    "these too, which looks like transfer."
+)
+_MESSAGES = ("send", "recv", "send_recv")
 _EMPTY = (
     "No communication was recorded. Profile a run of at least two ranks with CUDA activity on, "
     "or name your communication kernels with `--comm-kernel`."
@@ -57,6 +62,7 @@ class CollectiveRow:
     transfer_estimate_ns: float | None = None
     busbw_estimate_gbps: float | None = None
     matched_calls: dict[str, float] = field(default_factory=dict)
+    whole: bool = True
 
     @property
     def overlapped_ns(self) -> float | None:
@@ -73,7 +79,7 @@ def collective_rows(analysis: Analysis) -> list[CollectiveRow]:
     for collective in analysis.collectives:
         key = _key(collective, groups.get(collective.group))
         merged.setdefault(key, []).append(collective)
-    rows = [_row(same, groups.get(same[0].group)) for same in merged.values()]
+    rows = [_row(same, groups) for same in merged.values()]
     return sorted(rows, key=lambda row: (-(row.exposed_ns or 0), -(row.time_ns or 0), row.label))
 
 
@@ -85,12 +91,12 @@ def _key(collective: CollectiveResult, group: GroupResult | None) -> tuple[str, 
     return (*what, group.role, str(group.size))
 
 
-def _row(same: list[CollectiveResult], group: GroupResult | None) -> CollectiveRow:
+def _row(same: list[CollectiveResult], groups: dict[str, GroupResult]) -> CollectiveRow:
     def mean(value: Callable[[CollectiveResult], float | None]) -> float | None:
         return _mean(same, value)
 
     return CollectiveRow(
-        label=words.collective(same[0].op, group),
+        label=words.collective(same[0].op, groups.get(same[0].group)),
         dtype=same[0].dtype,
         kind=same[0].kind,
         groups=len(same),
@@ -99,7 +105,7 @@ def _row(same: list[CollectiveResult], group: GroupResult | None) -> CollectiveR
         wire_bytes=mean(lambda c: c.bytes_per_step.wire),
         time_ns=mean(lambda c: c.time_per_step_ns),
         exposed_ns=mean(lambda c: c.exposed_per_step_ns),
-        wait_ns=mean(_wait_per_step),
+        wait_ns=mean(lambda c: c.wait_per_step_ns),
         busbw_gbps=mean(lambda c: c.busbw_gbps),
         of_link_pct=mean(lambda c: c.busbw_of_link_pct),
         calls=mean(lambda c: c.calls) or 0,
@@ -107,7 +113,15 @@ def _row(same: list[CollectiveResult], group: GroupResult | None) -> CollectiveR
         transfer_estimate_ns=mean(_estimate_per_step),
         busbw_estimate_gbps=mean(lambda c: c.busbw_estimate_gbps),
         matched_calls=_matched(same),
+        whole=all(_is_whole(one, groups.get(one.group)) for one in same),
     )
+
+
+def _is_whole(one: CollectiveResult, group: GroupResult | None) -> bool:
+    """Tell whether every member that a call waits for has a trace; a message has two ends."""
+    if one.op in _MESSAGES or group is None or group.size is None:
+        return True
+    return len(one.by_rank) >= group.size
 
 
 def _matched(same: list[CollectiveResult]) -> dict[str, float]:
@@ -129,14 +143,6 @@ def _mean(
     if not pairs:
         return None
     return sum(number * weight for number, weight in pairs) / sum(weight for _, weight in pairs)
-
-
-def _wait_per_step(collective: CollectiveResult) -> float | None:
-    """Scale the window's waiting to a step as the exposed time was scaled."""
-    wait, exposed, step = collective.wait_ns, collective.exposed_ns, collective.exposed_per_step_ns
-    if wait is None or step is None or exposed is None:
-        return None
-    return wait * step / exposed if exposed else 0.0
 
 
 def _estimate_per_step(collective: CollectiveResult) -> float | None:
@@ -162,6 +168,8 @@ def collectives_section(analysis: Analysis) -> Section:
         notes.append(_ESTIMATED)
     elif not _knows_waits(rows) or not _knows_bandwidths(rows):
         notes.append("Waiting and bandwidth are known only where collectives are matched.")
+    if any(not row.whole and row.wait_ns is not None for row in rows):
+        notes.append(_BOUNDS)
     if not timed:
         notes.append("Their time per step is not known: no complete step was recorded.")
     if len(timed) > _MOST_BARS:
@@ -274,11 +282,11 @@ class _Known(NamedTuple):
 
 
 def _cells(row: CollectiveRow, sizes: SizeUnit, known: _Known) -> Row:
-    wait = [Cell(ms(row.wait_ns), row.wait_ns)] if known.waits else []
+    wait = [_at_least(row, ms(row.wait_ns), row.wait_ns)] if known.waits else []
     if known.estimates:
         wait.append(_estimated(ms(row.transfer_estimate_ns), row.transfer_estimate_ns))
     bandwidth = [_bandwidth(row)] if known.bandwidths else []
-    bandwidth += [Cell(percent(row.of_link_pct), row.of_link_pct)] if known.links else []
+    bandwidth += [_at_least(row, percent(row.of_link_pct), row.of_link_pct)] if known.links else []
     return (
         Cell(_with_groups(row)),
         Cell(row.dtype or UNKNOWN),
@@ -298,7 +306,11 @@ def _bandwidth(row: CollectiveRow) -> Cell:
     if row.busbw_gbps is None and row.busbw_estimate_gbps is not None:
         guess = row.busbw_estimate_gbps
         return _estimated(number(guess, decimals=3), guess)
-    return Cell(number(row.busbw_gbps, decimals=3), row.busbw_gbps)
+    return _at_least(row, number(row.busbw_gbps, decimals=3), row.busbw_gbps)
+
+
+def _at_least(row: CollectiveRow, text: str, value: float | None) -> Cell:
+    return Cell(text if row.whole or value is None else f"≥ {text}", value)
 
 
 def _estimated(text: str, value: float | None) -> Cell:

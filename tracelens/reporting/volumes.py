@@ -40,6 +40,7 @@ VERDICTS: dict[VolumeVerdict, Status] = {
     "unexplained": "warn",
     "unknown": "unknown",
 }
+_TOLERANCE = 0.002  # as of the verdict: docs/theory.md, "Tolerance"
 _MOST_LINKS = 16  # rows that stand open
 _EMPTY = (
     "No volume was seen and none was predicted. Record the sizes (torch 2.4 or newer writes them "
@@ -298,8 +299,7 @@ def _ratio(term: VolumeTerm) -> Cell:
     if not term.predicted_bytes or term.observed_bytes is None:
         return Cell(UNKNOWN, status="unknown")
     ratio = term.observed_bytes / term.predicted_bytes
-    close = abs(ratio - 1) <= 0.05
-    return Cell(number(ratio), ratio, "ok" if close or term.explanation else "warn")
+    return Cell(number(ratio), ratio, "ok" if abs(ratio - 1) <= _TOLERANCE else "warn")
 
 
 def _term_label(analysis: Analysis, term: VolumeTerm) -> str:
