@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from tracelens.idle import IdleCauses
     from tracelens.intervals import Ints
     from tracelens.model.result import Notice
-    from tracelens.parallelism import Given, Inference
     from tracelens.pipeline.bubble import BubbleTime
     from tracelens.reduced import DeviceReduction
     from tracelens.run import RankRun, Run
+    from tracelens.strategy.inference import Given, Inference
 
 _TOP = 30
 _EPOCH_2000_NS = 946_684_800 * 10**9

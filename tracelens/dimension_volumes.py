@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from tracelens.collectives import Roles
     from tracelens.model.result import Pipeline, Volumes, VolumeVerdict
     from tracelens.operations_table import OperationsTable
-    from tracelens.parallelism import Given, Inference
     from tracelens.predicted_traffic import RankTraffic
     from tracelens.run import Run
+    from tracelens.strategy.inference import Given, Inference
     from tracelens.theory.scheme import Term
     from tracelens.traffic import Traffic
 

@@ -16,9 +16,9 @@ from tracelens.discovery import Candidate, discover
 from tracelens.errors import InputError, PluginError, TraceLensError
 from tracelens.model.result import SourceFile
 from tracelens.notices import notice
-from tracelens.parallelism import Given
 from tracelens.reduction import Selection, reduce_rank
 from tracelens.registry import parsers
+from tracelens.strategy.inference import Given
 from tracelens.workspace import Workspace
 
 if TYPE_CHECKING:

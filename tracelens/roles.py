@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tracelens.intervals import Ints
     from tracelens.model.result import Confidence
     from tracelens.operations_table import MergedGroup, OperationsTable
-    from tracelens.parallelism import Inference
+    from tracelens.strategy.inference import Inference
 
 _REDUCTIONS = (CODE[ALL_REDUCE], CODE[REDUCE_SCATTER])
 _NEARLY_ALL = 0.8

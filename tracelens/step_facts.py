@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from tracelens.model.result import Pipeline
     from tracelens.operations_table import OperationsTable
-    from tracelens.parallelism import Given, Inference
     from tracelens.run import Run
+    from tracelens.strategy.inference import Given, Inference
     from tracelens.theory.transformer import Model
     from tracelens.traffic import Traffic
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tracelens.model.result import VolumeVerdict
     from tracelens.operations_table import OperationsTable
-    from tracelens.parallelism import Given, Inference
+    from tracelens.strategy.inference import Given, Inference
     from tracelens.theory.scheme import Scheme, Term
 
 TOLERANCE = 0.002

@@ -16,10 +16,10 @@ import tracelens
 from tracelens.engine import Options
 from tracelens.intervals import union
 from tracelens.link_use import Metric, _Samples, _use, metric
-from tracelens.parallelism import Given
 from tracelens.reporting.volumes import link_table
 from tracelens.simulate import nsight
 from tracelens.simulate.nsight.metrics import BUSY
+from tracelens.strategy.inference import Given
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import pytest
 from nsight_exports import Export
 
 from tracelens import Options, analyze
-from tracelens.parallelism import Given
+from tracelens.strategy.inference import Given
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,6 @@ import tracelens
 from tracelens import dimension_volumes
 from tracelens.engine import Options as Wanted
 from tracelens.model.result import DimensionVolume, StepBytes
-from tracelens.parallelism import Given
 from tracelens.reporting.volumes import volumes_section
 from tracelens.simulate import Layout, Options, kineto
 from tracelens.simulate.attention import Attention
@@ -26,6 +25,7 @@ from tracelens.simulate.run import whole_run
 from tracelens.simulate.strategies.megatron import Megatron
 from tracelens.simulate.transformer import Transformer
 from tracelens.simulate.truth import truth
+from tracelens.strategy.inference import Given
 from tracelens.theory.transformer import describe
 
 if TYPE_CHECKING:

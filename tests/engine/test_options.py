@@ -8,8 +8,8 @@ from samples import SAMPLES, analysis
 import tracelens
 from tracelens.engine import Options
 from tracelens.errors import InputError
-from tracelens.parallelism import Given
 from tracelens.reduction import Selection
+from tracelens.strategy.inference import Given
 
 
 def test_given_parameters_check_the_total() -> None:

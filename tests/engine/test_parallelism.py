@@ -10,7 +10,8 @@ from builders import Trace
 
 from tracelens import analyze
 from tracelens.operations_table import MergedGroup
-from tracelens.parallelism import Given, Inference, infer
+from tracelens.parallelism import infer
+from tracelens.strategy.inference import Given, Inference
 from tracelens.traffic import Call, GroupTraffic, Traffic
 
 if TYPE_CHECKING:

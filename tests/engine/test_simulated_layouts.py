@@ -9,8 +9,8 @@ import pytest
 
 import tracelens
 from tracelens.engine import Options as Wanted
-from tracelens.parallelism import Given
 from tracelens.simulate import Layout, Machine, Model, Options, kineto, simulate
+from tracelens.strategy.inference import Given
 
 if TYPE_CHECKING:
     from pathlib import Path

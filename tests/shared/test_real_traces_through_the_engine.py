@@ -8,7 +8,7 @@ import pytest
 
 import tracelens
 from tracelens.engine import Options
-from tracelens.parallelism import Given
+from tracelens.strategy.inference import Given
 from tracelens.theory.transformer import describe
 
 if TYPE_CHECKING:

@@ -140,8 +140,8 @@ def command(
 def _options(asked: dict[str, Any]) -> Options:
     from tracelens.engine import Options
     from tracelens.limits import Limits
-    from tracelens.parallelism import Given
     from tracelens.reduction import Selection
+    from tracelens.strategy.inference import Given
 
     low, high = asked["steps"] or (None, None)
     dims, stage = asked["layout"] or ({}, None)

@@ -1,0 +1,1 @@
+"""Rules that name the data-parallel strategy of a step's traffic."""
