@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from tracelens import operations
 from tracelens.alignment import ENDING_TOGETHER, align
@@ -25,7 +26,6 @@ from tracelens.sequences import Calls, Pairs, by_order, by_time
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import pandas as pd
     from numpy.typing import NDArray
 
     from tracelens.intervals import Ints
@@ -179,8 +179,9 @@ class _Matcher:
         lacking = [free for block in sorted(touched) if (free := self._free(blocks[block]))]
         if lacking:
             self._align()
+            spread = self._spread()
         for lists in lacking:
-            self._left_over(lists)
+            self._left_over(lists, spread)
 
     def _blocks(self, places: Places) -> Iterator[list[_List]]:
         """Yield the ranks' lists of each step of each family."""
@@ -230,9 +231,9 @@ class _Matcher:
         if self.given is None:
             self.clocks = align(self.frame, self._shared())
 
-    def _by_time(self, one: _Pending) -> bool:
+    def _by_time(self, one: _Pending, spread: float | None = None) -> bool:
         """Match a list by the times of its ends; tell whether they say enough."""
-        pairs = self._timed(one.reference, one.own)
+        pairs = self._timed(one.reference, one.own, spread)
         if pairs is None or (one.in_step and 2 * len(pairs.first) < len(one.own.places)):
             return False
         reference, own = one.reference.places[pairs.first], one.own.places[pairs.second]
@@ -241,12 +242,12 @@ class _Matcher:
         self._join(reference, own, np.where(pairs.sure, sure, LOW))
         return True
 
-    def _timed(self, reference: _List, own: _List) -> Pairs | None:
+    def _timed(self, reference: _List, own: _List, spread: float | None) -> Pairs | None:
         """Pair two lists by time; on common clocks, if both are known, their ends coincide."""
         sets = {self.clocks.component.get(one.rank) for one in (reference, own)}
         known = len(sets) == 1 and None not in sets
         first, second = (self._calls(one.places, common=known) for one in (reference, own))
-        return by_time(first, second, 0 if known else None)
+        return by_time(first, second, 0 if known else None, spread)
 
     def _calls(self, places: Places, *, common: bool) -> Calls:
         end = self.end[places]
@@ -268,13 +269,26 @@ class _Matcher:
         some = sorted((one for one in free if len(one.places)), key=lambda one: -len(one.places))
         return some if len(some) > 1 else []
 
-    def _left_over(self, lists: list[_List]) -> None:
-        """Match among themselves, by time, the calls that the reference lacks."""
+    def _spread(self) -> float:
+        """Return how far apart the ends of a matched call are on common clocks: the median."""
+        shared = self._shared()
+        known = np.isin(self.rank, list(self.clocks.component))
+        places = np.flatnonzero((shared >= 0) & known)
+        end = self.clocks.common(self.rank[places], self.end[places])
+        by_call = pd.Series(end).groupby(shared[places])
+        apart = by_call.max() - by_call.min()
+        return float(apart.median()) if len(apart) else 0.0
+
+    def _left_over(self, lists: list[_List], spread: float) -> None:
+        """Match among themselves, by time, the calls that the reference lacks.
+
+        Most of them may have no partner, so their own distances do not say how near one is.
+        """
         while lists:
             reference, *others = lists
             self._number(reference)
             for own in others:
-                self._by_time(_Pending(0, reference, own, in_step=False, equal=False))
+                self._by_time(_Pending(0, reference, own, in_step=False, equal=False), spread)
             lists = self._free(others)
 
     def _shared(self) -> Ints:

@@ -58,13 +58,17 @@ class Pairs(NamedTuple):
     sure: Bools
 
 
-def by_time(first: Calls, second: Calls, lead: int | None = None) -> Pairs | None:
+def by_time(
+    first: Calls, second: Calls, lead: int | None = None, spread: float | None = None
+) -> Pairs | None:
     """Pair the calls whose ends fall together; None if times do not tell which ones those are.
 
     Args:
         first: The calls of one rank.
         second: Those of another one.
         lead: How far the second one's clock is ahead, if it is known.
+        spread: How far apart ends of one call usually are, if most of these may be of other calls;
+            else it is what most pairs show.
     """
     if lead is not None:
         shown = second.end - lead
@@ -75,9 +79,10 @@ def by_time(first: Calls, second: Calls, lead: int | None = None) -> Pairs | Non
         return None
     pairs, misfit, rival = _nearest(first, second, shown)
     distance = np.abs(misfit)
-    typical = _TIMES_TYPICAL * float(np.median(distance)) if len(distance) else 0.0
+    if spread is None:
+        spread = float(np.median(distance)) if len(distance) else 0.0
     reach = second.reach[pairs.second]
-    kept = distance <= np.clip(typical, _LEAST_REACH * reach, reach)
+    kept = distance <= np.clip(_TIMES_TYPICAL * spread, _LEAST_REACH * reach, reach)
     sure = rival[kept] > _TIMES_NEARER * distance[kept] + _DOUBT_NS
     if sure.sum() < _MOSTLY * len(sure):
         return None

@@ -419,6 +419,7 @@ class TestWithoutStepMarks:
             ((), (200,)),
             ((13,), (14,)),
             ((0, 1, 77, 300), (5, 77, 399), (6, 78, 301)),
+            ((0, 1), (1, 20), (0, 30)),  # what the first lacks, the others have one each of
         ],
         ids=str,
     )
