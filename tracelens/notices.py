@@ -91,6 +91,11 @@ NOTICES: dict[str, NoticeKind] = {
     "rank-conflict": NoticeKind(
         "info", "{others}, but the trace counts as rank {rank}: the more reliable source wins"
     ),
+    "ranks-by-communicator": NoticeKind(
+        "warning",
+        "{count} process{es} without a rank taken for rank{s} {ranks}, by the places in a "
+        "communicator of all that are here: right if no other process belongs to the run",
+    ),
     "ranks-by-device": NoticeKind(
         "warning",
         "says no ranks: its {count} processes are taken for ranks {ranks}, in order of their "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens import communicator_ranks
 from tracelens.notices import notice
 
 if TYPE_CHECKING:
@@ -126,19 +127,36 @@ def _by_rank(
     for reduction in reductions:
         if reduction.info.rank is not None:
             by_rank[reduction.info.rank].append(reduction)
-    unknown = [r for r in reductions if r.info.rank is None]
+    unknown = _number_by_communicator(reductions, by_rank, notices)
     free = iter(number for number in range(len(reductions) + len(by_rank)) if number not in by_rank)
     _number_by_device(unknown, free, by_rank, notices)
     by_process: dict[tuple[str | None, int], int] = {}
     rest = [reduction for reduction in unknown if reduction.info.local_rank is None]
     for reduction in sorted(rest, key=lambda r: (r.first_ns, r.info.path)):
-        process = (reduction.info.host, reduction.info.process)
+        process = communicator_ranks.process_of(reduction)
         if process not in by_process:
             by_process[process] = next(free)
             file = reduction.info.path
             notices.append(notice("rank-unknown", file=file, rank=by_process[process]))
         by_rank[by_process[process]].append(reduction)
     return by_rank
+
+
+def _number_by_communicator(
+    reductions: list[RankReduction],
+    by_rank: dict[int, list[RankReduction]],
+    notices: list[Notice],
+) -> list[RankReduction]:
+    """Number what says no rank by a communicator of all processes; return what is left."""
+    unknown = [reduction for reduction in reductions if reduction.info.rank is None]
+    places = communicator_ranks.places(reductions) if unknown else {}
+    if not places:
+        return unknown
+    for reduction in unknown:
+        by_rank[places[communicator_ranks.process_of(reduction)]].append(reduction)
+    given = sorted({places[communicator_ranks.process_of(reduction)] for reduction in unknown})
+    notices.append(notice("ranks-by-communicator", count=len(given), ranks=ranges(given, _SHOWN)))
+    return []
 
 
 def _number_by_device(
@@ -174,7 +192,7 @@ def _cycle_sets(files: list[RankReduction]) -> list[list[RankReduction]]:
 
 
 def _follows(earlier: RankReduction, later: RankReduction) -> bool:
-    same = (earlier.info.host, earlier.info.process) == (later.info.host, later.info.process)
+    same = communicator_ranks.process_of(earlier) == communicator_ranks.process_of(later)
     return same and later.first_ns >= earlier.last_ns
 
 

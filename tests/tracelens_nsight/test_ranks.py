@@ -127,6 +127,37 @@ class TestOneFileOfSeveral:
         analysis = tracelens.analyze(tmp_path)
         assert [rank.devices[0].process for rank in analysis.ranks] == [4002, 4001]
 
+    def test_a_communicator_of_all_says_them(self, tmp_path: Path) -> None:
+        """NCCL's places go before devices and names of files; smaller communicators say nothing."""
+        for name, pids, ranks in (("a", (4001, 4002), (3, 1)), ("b", (4003, 4004), (0, 2))):
+            export = self.node(*pids)
+            for pid, rank in zip(pids, ranks, strict=True):
+                export.call("ncclCommInitRank", 10, pid=pid, comm=7, nranks=4, rank=rank)
+                export.call("ncclCommInitRank", 20, pid=pid, comm=8, nranks=2, rank=pid % 2)
+            export.write(tmp_path / f"{name}.sqlite")
+        analysis = tracelens.analyze(tmp_path)
+        assert [rank.devices[0].process for rank in analysis.ranks] == [4003, 4002, 4004, 4001]
+        (said,) = [n for n in analysis.notices if n.code == "ranks-by-communicator"]
+        assert "4 processes without a rank taken for ranks 0-3" in said.message
+        assert not codes(analysis) & {"ranks-by-device", "rank-unknown"}
+
+    @pytest.mark.parametrize(
+        ("size", "ranks", "mark"), [(3, (0, 1), None), (2, (1, 1), None), (2, (1, 0), 0)]
+    )
+    def test_unless_it_does_not_fit(
+        self, size: int, ranks: tuple[int, int], mark: int | None, tmp_path: Path
+    ) -> None:
+        """It has members elsewhere, says one place twice, or a mark contradicts it."""
+        export = self.node(4001, 4002)
+        for pid, rank in zip((4001, 4002), ranks, strict=True):
+            export.call("ncclCommInitRank", 10, pid=pid, comm=7, nranks=size, rank=rank)
+        if mark is not None:
+            export.mark(4001, rank=mark)
+        export.write(tmp_path / "x.sqlite")
+        analysis = tracelens.analyze(tmp_path)
+        assert [rank.devices[0].process for rank in analysis.ranks] == [4001, 4002]
+        assert codes(analysis) >= {"ranks-by-device"}
+
     def test_two_may_say_the_same(self, tmp_path: Path) -> None:
         export = self.node(4001, 4002).mark(4001, rank=0, world=2).mark(4002, rank=0, world=2)
         export.write(tmp_path / "x.sqlite")
