@@ -106,7 +106,8 @@ def _matching(
     starts, ends = marks["start"].to_numpy(), marks["end"].to_numpy()
     rows = rows[np.argsort(starts[rows], kind="stable")]
     open_rows: set[int] = set()
-    if source == "ProfilerStep":  # ranges of other names may be meant as an instant
+    if source == "ProfilerStep":  # ranges of other names may be meant as an instant, or be nested
+        rows = _without_twins(rows, starts, ends, [numbers[code] for code in codes[rows]])
         ends, open_rows = _ended(rows, starts, ends, last)
     rows = _outermost(rows, starts, ends)
     if not len(rows):
@@ -122,15 +123,35 @@ def _matching(
     return StepMarks(number, occurrence, starts[rows], ends[rows], source, unended)
 
 
+def _without_twins(
+    rows: NDArray[np.int64], start: Ints, end: Ints, numbers: list[int | None]
+) -> NDArray[np.int64]:
+    """Drop marks inside the one before of their number (the same step recorded by two tools)."""
+    kept: list[int] = []
+    before: int | None = None
+    for row, number in zip(rows.tolist(), numbers, strict=True):
+        if not kept or number != before or start[row] >= end[kept[-1]]:
+            kept.append(row)
+        before = number
+    return np.array(kept, np.int64)
+
+
 def _ended(rows: NDArray[np.int64], start: Ints, end: Ints, last: int) -> tuple[Ints, set[int]]:
-    """End marks without a length where the next one starts, the last with the trace."""
-    open_rows = rows[end[rows] <= start[rows]]
-    if not len(open_rows):
+    """End marks whose length cannot be where the next one starts, the last with the trace.
+
+    A profiler is in one step at a time: of marks that overlap, one's end or the other's start is
+    wrong. Less than a hundredth of the length is rounding.
+    """
+    if not len(rows):
         return end, set()
+    length = end[rows] - start[rows]
     following = np.append(start[rows][1:], last)
+    over = np.append(end[rows][:-1] - following[:-1], 0)
+    overlaps = over > length // 100
+    wrong = (length <= 0) | overlaps | np.append(False, overlaps[:-1])
     ended = end.copy()
-    ended[rows] = np.where(end[rows] <= start[rows], following, end[rows])
-    return ended, set(open_rows.tolist())
+    ended[rows] = np.where(wrong | (over > 0), following, end[rows])
+    return ended, set(rows[wrong].tolist())
 
 
 def _number(regex: re.Pattern[str], name: str) -> int | None:

@@ -69,6 +69,10 @@ class Walker:
         Raises:
             InputError: If nothing is there.
         """
+        if not given:  # pathlib takes it for the current folder
+            raise InputError(
+                "an empty path, as from a variable that is not set", slug="no-such-path"
+            )
         path = Path(given)
         try:
             is_folder = os.path.isdir(given)  # noqa: PTH112 - False where pathlib raises

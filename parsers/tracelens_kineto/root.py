@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -19,6 +20,7 @@ _EVENT = re.compile(rb'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|s|bp|args)"\s*:')
 _NEXT = re.compile(rb'"traceEvents"\s*:\s*\[|\{\s*"ph"\s*:\s*"')
 _OBJECT_END = re.compile(rb"\}\s*(?=\{)")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
+_TRIES = 8  # at a key that may stand in a value: each looks at all text before it
 _ANYTHING = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -50,11 +52,15 @@ class Following:
         end: Where the root ends, None if it does not (yet).
         trace: Where another trace begins behind it.
         events: Where events stand that are in no array: another writer's.
+        key: Where the root has `traceEvents` a second time.
+        array: Where the events of that one begin.
     """
 
     end: int | None = None
     trace: int | None = None
     events: int | None = None
+    key: int | None = None
+    array: int | None = None
 
     @classmethod
     def of(cls, opened: bytes, text: bytes) -> Following:
@@ -64,7 +70,10 @@ class Following:
             opened: The root's text up to the array's opening bracket.
             text: What has been read behind the closing one.
         """
-        end = 0 if _BARE.match(opened) else _end_of_object(text)
+        bare = _BARE.match(opened)
+        if not bare and (again := _array_again(text)):
+            return cls(key=again.start(), array=again.end())
+        end = 0 if bare else _end_of_object(text)
         if end == "more":
             return cls()
         found = _NEXT.search(text, 0 if end == "broken" else end)
@@ -84,6 +93,17 @@ class Following:
         boundary = _OBJECT_END.search(text, 0, found.start())
         start = boundary.end() if boundary else found.start()
         return cls(start, trace=start)
+
+
+def _array_again(text: bytes) -> re.Match[bytes] | None:
+    """Find `traceEvents` as a further key of the root whose array closed before `text`."""
+    for match in islice(_ARRAY.finditer(text), _TRIES):
+        try:
+            _ANYTHING.decode(b'{"":[]' + text[: match.start()] + b'"":0}')
+        except (msgspec.DecodeError, RecursionError):
+            continue  # inside a value, or of another root
+        return match
+    return None
 
 
 def _end_of_object(text: bytes) -> int | Literal["more", "broken"]:

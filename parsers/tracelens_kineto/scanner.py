@@ -143,15 +143,10 @@ class Scan:
         following = root.Following.of(self._opened, text)
         if following.events is not None:  # another process wrote on: its events are in no array
             self.foreign += 1
-            self.closed = False
-            self.offset += following.events
-            rest = text[following.events :]
-            if not last:
-                return (yield from self._take(rest))
-            yield from self._decode(rest)
-            if self.closed:
-                return (yield from self._after(self.footer, last=True))
-            return b""
+            return (yield from self._resume(text, following.events, last=last))
+        if following.array is not None:
+            self.header += text[: following.key].lstrip().removeprefix(b",")
+            return (yield from self._resume(text, following.array, last=last))
         self.footer = text if following.end is None else text[: following.end]
         self.whole = following.end is not None
         if following.trace is not None:
@@ -162,6 +157,18 @@ class Scan:
         elif len(text) > _HEADER_LIMIT:
             self.too_long = True
         return text
+
+    def _resume(self, text: bytes, start: int, *, last: bool) -> Batches:
+        """Read on where more events stand behind the array."""
+        self.closed = False
+        self.offset += start
+        rest = text[start:]
+        if not last:
+            return (yield from self._take(rest))
+        yield from self._decode(rest)
+        if self.closed:
+            return (yield from self._after(self.footer, last=True))
+        return b""
 
     def _decode(self, buffer: bytes, stop: int | None = None) -> Iterator[Any]:
         """Decode the events up to a place; without one nothing follows the buffer."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import analysis_builder
 import pytest
-from command import run
+from command import INSTALLED, run
 from standard_run import rank
 
 from tracelens.cli.output import check_target, render, write
@@ -176,3 +176,16 @@ def test_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
     assert "rank0-\\xff\\x1b[31m.json" in (tmp_path / "r.html").read_text()
     assert run("report", "r.json", "-o", "again.html", cwd=tmp_path).code == 0
     assert run("inspect", ".", cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed(closed: str, tmp_path: Path) -> None:
+    """As a daemon starts it: the report is written, and nothing else into its file."""
+    rank(0, 1).write(tmp_path / "rank0.json")
+    shell = f'exec "$0" analyze rank0.json -o r.json {closed}'
+    done = subprocess.run(
+        ["sh", "-c", shell, *INSTALLED], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "r.json").read_text())["run"]["ranks_present"] == [0]
+    assert "Error" not in done.stderr

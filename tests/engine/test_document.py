@@ -46,6 +46,7 @@ def test_no_number_is_written_as_nan() -> None:
         ('{"schema": 1}', "not-a-result"),
         ('{"schema": "tracelens/1"}', "not-a-result"),
         ('{"schema": "tracelens/2"}', "newer-result"),
+        (f'{{"schema": "tracelens/{"9" * 5000}"}}', "newer-result"),
         ("[" * 100_000, "not-a-result"),
     ],
 )

@@ -160,6 +160,11 @@ def test_what_is_not_there_is_one_line(path: str, tmp_path: Path) -> None:
         tracelens.analyze(str(tmp_path / path))
 
 
+def test_an_empty_path_is_not_the_current_folder() -> None:
+    with pytest.raises(InputError, match="an empty path"):
+        tracelens.analyze("")
+
+
 # what is no trace --------------------------------------------------------------------------------
 
 OTHERS: dict[str, tuple[bytes, str]] = {

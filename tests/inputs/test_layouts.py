@@ -42,6 +42,25 @@ def both(folder: Path, first: bytes, second: bytes | None = None) -> tracelens.A
     return tracelens.analyze(folder)
 
 
+@pytest.mark.parametrize("minified", [True, False])
+@pytest.mark.parametrize("cut", [0, 400])
+def test_trace_events_twice_in_one_root(minified: bool, cut: int, tmp_path: Path) -> None:
+    """Each array is read; what stands between them is too, and a cut is still seen."""
+    made = rank(1, schema=Schema(minified=minified, info="after"))
+    half = len(made.events) // 2
+    events = made.events
+    made.events = events[:half]
+    first = made.text().rstrip()[:-1]
+    text = f'{first}, "note": {{"traceEvents": [1]}}, "traceEvents": [{", ".join(events[half:])}]}}'
+    result = both(tmp_path, rank(0).bytes(), text[: len(text) - cut].encode())
+    if cut:
+        assert result.run.ranks_partial == [1]
+        assert "ends early" in said(result, "truncated-file")
+    else:
+        is_standard(result)
+        assert not {"damaged-events", "several-writers", "truncated-file"} & set(codes(result))
+
+
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_schema_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
     schema = SCHEMAS[name]

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 import pytest
 from builders import Trace
 from command import run
-from standard_run import BYTES, STEP, add_step, codes, holds, rank, rank_of, said, write_ranks
+from standard_run import (
+    BYTES,
+    STEP,
+    add_step,
+    codes,
+    holds,
+    is_standard,
+    rank,
+    rank_of,
+    said,
+    write_ranks,
+)
 
 import tracelens
 
@@ -86,6 +97,38 @@ def test_a_gap_between_the_numbers(tmp_path: Path) -> None:
         holds(first.partition)
         assert [step.period_ns for step in (first, second, third)] == [1_000_000] * 3
         assert second.partition.compute_ns == third.partition.compute_ns == 700_000
+
+
+@pytest.mark.parametrize("name", ["a day long", "half a step too long", "too early"])
+def test_a_step_mark_that_reaches_into_the_next(name: str, tmp_path: Path) -> None:
+    """It swallows no step: both are shown with what they launched, and are not complete."""
+    write_ranks(tmp_path, steps=3)
+    made = without_marks(1, steps=3)
+    early = 400 if name == "too early" else 0
+    length = {"a day long": 86_400_000_000, "half a step too long": 1500}.get(name, 1000)
+    made.step(10, 0, length).step(11, 1000 - early, 1000).step(12, 2000, 1000)
+    made.write(tmp_path / "rank1.json")
+    result = tracelens.analyze(tmp_path)
+    steps = rank_of(result, 1).devices[0].steps
+    assert [(step.step, step.complete) for step in steps] == [(10, False), (11, False), (12, True)]
+    assert sum(step.partition.compute_ns for step in steps) == 2_100_000
+    if not early:
+        for step in steps:
+            holds(step.partition)
+    assert "2 step marks without a usable duration (step 10, 11)" in said(result, "unended-steps")
+    holds(rank_of(result, 0).devices[0].mean_step)
+    assert "steps-differ" not in codes(result)
+    assert run("analyze", ".", "-o", "r.json", "--strict", cwd=tmp_path).code == 4
+
+
+def test_step_marks_that_overlap_by_rounding(tmp_path: Path) -> None:
+    """A tool that wrote times with fewer digits: nothing is lost."""
+    write_ranks(tmp_path, steps=3)
+    made = without_marks(1, steps=3)
+    made.step(10, 0, 1000.1).step(11, 1000, 1000.1).step(12, 2000, 1000).write(
+        tmp_path / "rank1.json"
+    )
+    is_standard(tracelens.analyze(tmp_path), steps=3)
 
 
 def test_steps_that_differ_between_ranks(tmp_path: Path) -> None:

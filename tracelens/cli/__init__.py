@@ -61,6 +61,7 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; every TraceLensError becomes one clear message and its exit code."""
+    _open_closed_streams()
     try:
         return cli.main(args=arguments, prog_name="tracelens")
     except TraceLensError as error:
@@ -75,6 +76,16 @@ def main(arguments: list[str] | None = None) -> Any:
             raise
         click.echo(_message(_refused(error) or _internal(error)), err=True)
         sys.exit(1)
+
+
+def _open_closed_streams() -> None:
+    """Give a command that was started without stdin, stdout or stderr (`>&-`) a null one.
+
+    Python has None in its place, and the first file that is opened would get the free number.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - for good
 
 
 _TRACEBACK = "TRACELENS_TRACEBACK"

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from tracelens.digits import as_integer
 from tracelens.errors import InputError
 from tracelens.model.result import SCHEMA, Analysis
 
@@ -95,7 +96,7 @@ def _check_version(schema: str) -> None:
         raise InputError(
             f"not a TraceLens result: its schema is {schema!r:.60}", slug="not-a-result"
         )
-    if int(major) > _MAJOR:
+    if as_integer(major) is None or int(major) > _MAJOR:
         raise InputError(
             f"the result has schema {schema:.40}, this TraceLens reads up to {SCHEMA}",
             hint="update tracelens-distributed",
