@@ -125,7 +125,7 @@ def test_step_marks_that_overlap_by_rounding(tmp_path: Path) -> None:
     """A tool that wrote times with fewer digits: nothing is lost."""
     write_ranks(tmp_path, steps=3)
     made = without_marks(1, steps=3)
-    made.step(10, 0, 1000.1).step(11, 1000, 1000.1).step(12, 2000, 1000).write(
+    made.step(10, 0, "1000.1").step(11, 1000, "1000.1").step(12, 2000, 1000).write(
         tmp_path / "rank1.json"
     )
     is_standard(tracelens.analyze(tmp_path), steps=3)
