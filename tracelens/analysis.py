@@ -41,6 +41,7 @@ from tracelens.model.trace import NONE
 from tracelens.notices import notice
 from tracelens.operations import ALL_GATHER, BROADCAST, CODE, OPERATIONS
 from tracelens.reduced import CLASS_NAMES
+from tracelens.run import EPOCH_2000_NS
 from tracelens.version import __version__
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from tracelens.strategy.inference import Given, Inference
 
 _TOP = 30
-_EPOCH_2000_NS = 946_684_800 * 10**9
 
 
 def analyse(
@@ -348,7 +348,7 @@ def _common(values: list[str | None]) -> str | None:
 
 def _date(ns: int) -> str | None:
     """Format an absolute time; a trace without a base time has none."""
-    if ns < _EPOCH_2000_NS:
+    if ns < EPOCH_2000_NS:
         return None
     return datetime.fromtimestamp(ns // 10**9, UTC).isoformat()
 

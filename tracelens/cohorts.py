@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tracelens.run import SAME_RUN_NS
+from tracelens.run import SAME_RUN_NS, dated
 
 if TYPE_CHECKING:
     from tracelens.reduced import RankReduction
@@ -17,6 +17,7 @@ _ONE_HOST_NS = 10**9
 
 WORLD = "they name another world size"
 TIME = "they were recorded at another time"
+DATE = "nothing shows when they were recorded"
 GROUPS = "they list other process groups"
 
 
@@ -26,6 +27,7 @@ class _Cohort:
 
     ranks: set[int] = field(default_factory=set)
     world: int | None = None
+    dated: bool | None = None
     latest_start: int | None = None
     earliest_end: int | None = None
     by_host: dict[str, list[RankRun]] = field(default_factory=dict)
@@ -37,6 +39,10 @@ class _Cohort:
             return WORLD
         if contradicting & self.ranks:
             return GROUPS
+        if not _is_timed(rank):
+            return None
+        if self.dated not in (None, dated(rank)):
+            return DATE
         start, end = self._span(rank)
         neighbours = self.by_host.get(info.host, []) if info.host else []
         if start - end > SAME_RUN_NS or any(_apart(rank, other) for other in neighbours):
@@ -47,6 +53,9 @@ class _Cohort:
         info = rank.cycles[0].info
         self.ranks.add(rank.rank)
         self.world = self.world if self.world is not None else info.world_size
+        if not _is_timed(rank):
+            return
+        self.dated = dated(rank)
         self.latest_start, self.earliest_end = self._span(rank)
         if info.host:
             self.by_host.setdefault(info.host, []).append(rank)
@@ -75,6 +84,10 @@ def sort_into_runs(ranks: list[RankRun]) -> tuple[list[set[int]], set[str]]:
         cohort.add(rank)
     sets = sorted((cohort.ranks for cohort in cohorts), key=lambda one: (-len(one), min(one)))
     return sets, reasons
+
+
+def _is_timed(rank: RankRun) -> bool:
+    return any(cycle.devices for cycle in rank.cycles)
 
 
 def _apart(one: RankRun, other: RankRun) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tracelens.cohorts import TIME
+from tracelens.cohorts import DATE, TIME
 from tracelens.matching import LOW
 from tracelens.model.trace import NONE
 from tracelens.notices import notice
@@ -49,6 +49,8 @@ def _runs(run: Run, joined: Joined) -> list[Notice]:
     first, *others = joined.runs
     why = " and ".join(sorted(joined.reasons))
     apart = _named({rank for ranks in others for rank in ranks})
+    if joined.reasons == {DATE}:
+        return [notice("clock-undated", first=_named(first), others=apart)]
     count = len(joined.runs)
     return [notice("mixed-runs", count=count, first=_named(first), others=apart, why=why)]
 

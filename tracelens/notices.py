@@ -246,6 +246,11 @@ NOTICES: dict[str, NoticeKind] = {
         "warning",
         "{others} cannot be of one run with {first}: {why}; no collective is matched between them",
     ),
+    "clock-undated": NoticeKind(
+        "warning",
+        "the clocks of some traces say the date and those of others do not: nothing shows whether "
+        "{others} ran with {first}, and no collective is matched between them",
+    ),
     "uncertain-matches": NoticeKind(
         "warning",
         "{count} of {matched} matched collectives could be told from their neighbours neither by "

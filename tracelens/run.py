@@ -24,6 +24,8 @@ _SHOWN = 12
 """Ranks or files that a sentence names; the result lists them all."""
 _SLOW_FIRST_STEP = 1.2
 SAME_RUN_NS = 10 * 60 * 10**9  # clocks of hosts may be minutes apart
+EPOCH_2000_NS = 946_684_800 * 10**9
+"""A clock that shows less says no date: it counts from some start of its own."""
 
 
 @dataclass(slots=True)
@@ -113,11 +115,22 @@ def assemble(reductions: list[RankReduction], asked: frozenset[int] | None = Non
 
 def _apart_in_time(run: Run) -> list[Notice]:
     """Say if ranks were recorded at different times: then they are ranks of different runs."""
-    spans = [(r.cycles[0].first_ns, r.cycles[-1].last_ns) for r in run.ranks if r.counted]
-    gap = max(first for first, _ in spans) - min(last for _, last in spans)
-    if gap <= SAME_RUN_NS:
+    counted = [r for r in run.ranks if r.counted]
+    gaps = [_gap([r for r in counted if dated(r) == with_date]) for with_date in (True, False)]
+    if max(gaps) <= SAME_RUN_NS:
         return []
-    return [notice("different-times", minutes=f"{gap / 60e9:,.0f}")]
+    return [notice("different-times", minutes=f"{max(gaps) / 60e9:,.0f}")]
+
+
+def dated(rank: RankRun) -> bool:
+    """Tell whether the clock of a rank's trace says the date."""
+    return rank.cycles[0].first_ns >= EPOCH_2000_NS
+
+
+def _gap(ranks: list[RankRun]) -> int:
+    if not ranks:
+        return 0
+    return max(r.cycles[0].first_ns for r in ranks) - min(r.cycles[-1].last_ns for r in ranks)
 
 
 def _by_rank(

@@ -147,6 +147,21 @@ def test_an_hour_apart_is_said_once(tmp_path: Path) -> None:
     assert row.wait_ns == 40 * 150_000
 
 
+def test_a_clock_without_a_date_is_no_other_time(tmp_path: Path) -> None:
+    """Nothing shows when it was recorded: neither that it ran with the others nor that not."""
+    for rank in range(4):
+        written(tmp_path, rank)
+    text = (tmp_path / "rank3.json").read_text()
+    (tmp_path / "rank3.json").write_text(text.replace('"baseTimeNanoseconds"', '"baseTime"'))
+    (tmp_path / "events.json").write_text('{"traceEvents": []}')
+    analysis = tracelens.analyze(tmp_path)
+    said = notices(analysis)
+    assert not {"different-times", "mixed-runs"} & set(said)
+    assert "whether rank 3 ran with ranks 0-2, 4" in said["clock-undated"]
+    [row] = analysis.collectives
+    assert row.matched_calls == {"high": 30}
+
+
 def test_ends_that_agree_with_nobodys(tmp_path: Path) -> None:
     """Nothing else tells: the same world, steps, sizes and minute, but not the same pace."""
     for rank in range(3):
