@@ -73,3 +73,22 @@ def endless(events: pd.DataFrame, last_host_ns: int) -> NDArray[np.bool_]:
     latest: Ints = np.maximum(start.max(), last_host_ns)
     found: NDArray[np.bool_] = (end - start > _HOUR_NS) & (end > latest + _HOUR_NS)
     return found
+
+
+def strays(events: pd.DataFrame) -> NDArray[np.bool_]:
+    """Tell which events start more than an hour from their launch and from all that do not.
+
+    Their start cannot be: no queue is that long, and nothing runs before it is launched.
+
+    Args:
+        events: The device table, with launches.
+    """
+    start, launch = events["start"].to_numpy(), events["launch"].to_numpy()
+    linked = launch != NONE
+    near = linked & (np.abs(start - np.where(linked, launch, start)) <= _HOUR_NS)
+    if not near.any():
+        return np.zeros(len(start), bool)
+    first, last = start[near].min() - _HOUR_NS, start[near].max() + _HOUR_NS
+    found: NDArray[np.bool_] = ~near & ((start < first) | (start > last))
+    few = found.sum() <= max(_FEW, _FEW_SHARE * len(start))
+    return found if few else np.zeros(len(start), bool)

@@ -115,7 +115,7 @@ def assemble(reductions: list[RankReduction], asked: frozenset[int] | None = Non
 
 def _apart_in_time(run: Run) -> list[Notice]:
     """Say if ranks were recorded at different times: then they are ranks of different runs."""
-    counted = [r for r in run.ranks if r.counted]
+    counted = [r for r in run.ranks if r.counted and r.cycles[0].first_ns < r.cycles[-1].last_ns]
     gaps = [_gap([r for r in counted if dated(r) == with_date]) for with_date in (True, False)]
     if max(gaps) <= SAME_RUN_NS:
         return []

@@ -31,7 +31,17 @@ def unseen_device(trace: RankTrace) -> str | None:
         "launches": _launches(trace),
         "collectives between devices": _collectives(trace),
     }
-    return next((f"{what}: {count:,}" for what, count in found.items() if count), None)
+    if said := next((f"{what}: {count:,}" for what, count in found.items() if count), None):
+        return said
+    return _backend_of_nothing(trace)
+
+
+def _backend_of_nothing(trace: RankTrace) -> str | None:
+    """Name the backend between devices of a rank whose trace has no event at all."""
+    backend = trace.info.backend or ""
+    if "nccl" not in backend or trace.host_extent[0] != NONE:
+        return None
+    return "the backend is nccl, and the trace has no events"
 
 
 def _launches(trace: RankTrace) -> int:

@@ -41,6 +41,7 @@ class Odd:
     traces: int
     clipped: int
     impossible: int
+    strays: int
     shared: Shared | None
     others: str | None = None
 
@@ -135,6 +136,8 @@ def _times(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
         reasons[reason] += count
     if odd.impossible:
         reasons["with an impossible duration"] = odd.impossible
+    if odd.strays:
+        reasons["with an impossible start"] = odd.strays
     if reasons:
         text = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         yield notice("untimed-events", **who, count=reasons.total(), reasons=text)

@@ -167,12 +167,14 @@ class _Read:
         collector, moved = part.collector, part.moved
         operators, marks = collector.operators.table(), collector.marks.table()
         endless = durations.endless(part.events, _last(part.calls, operators, marks))
-        impossible = part.events["device"].to_numpy()[endless]
-        timeless = part.events["correlation"].to_numpy()[endless].tolist()
+        strays = durations.strays(part.events)
+        out = endless | strays
+        impossible = part.events["device"].to_numpy()[out]
+        timeless = part.events["correlation"].to_numpy()[out].tolist()
         untimed = [*collector.device.untimed_correlations, *timeless]
         host_calls = _without_untimed(part.calls, untimed)
-        table, clipped = durations.clip(part.events, endless)
-        keep = ~endless & (table["device"].to_numpy() != NONE)
+        table, clipped = durations.clip(part.events, out)
+        keep = ~out & (table["device"].to_numpy() != NONE)
         keep = keep if mine is None else keep & mine
         communications = _moved(collector.communications.table(), moved, keep)
         rank, rank_source = (None, None) if shared else rank_of(facts, self.path)
@@ -211,7 +213,8 @@ class _Read:
                         cut=self.cut,
                         traces=self.of if self.number == 0 else 1,
                         clipped=clipped,
-                        impossible=len(impossible),
+                        impossible=int((endless & ~strays).sum()),
+                        strays=int(strays.sum()),
                         shared=shared,
                         others=None if shared else header.others_said(facts, self.path),
                     )

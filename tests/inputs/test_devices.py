@@ -227,6 +227,20 @@ def test_launches_without_any_kernel(tmp_path: Path) -> None:
     assert run("analyze", ".", "-o", "r.json", "--strict", cwd=tmp_path).code == 4
 
 
+def test_a_rank_whose_trace_has_no_events(tmp_path: Path) -> None:
+    """It is no rank that did nothing: means and bytes are those of the others."""
+    write_ranks(tmp_path)
+    trace = rank(1)
+    trace.events = []
+    trace.write(tmp_path / "rank1.json")
+    result = tracelens.analyze(tmp_path)
+    is_unseen(result, 1)
+    assert not {"different-times", "mixed-runs"} & set(codes(result))
+    (row,) = result.collectives
+    assert (row.calls, row.message_bytes) == (2, 2 * 2 * BYTES)
+    assert run("analyze", ".", "-o", "r.json", "--strict", cwd=tmp_path).code == 4
+
+
 @pytest.mark.parametrize("times", ["relative", "epoch"])
 def test_a_file_cut_before_its_first_kernel(times: Any, tmp_path: Path) -> None:
     write_ranks(tmp_path, schema=Schema(times=times))

@@ -97,3 +97,25 @@ class TestWholeMicroseconds:
         trace = Trace(schema=Schema(times="whole")).all_reduce(500, 0, 9).kernel("a", 100, 50)
         rows = trace.reduce().operations
         assert rows["message_bytes"].tolist() == [36]
+
+
+HOURS = 3 * 3600 * 10**6
+
+
+@pytest.mark.parametrize("launch", [250, None])
+@pytest.mark.parametrize("start", [200 - HOURS, 200 + HOURS])
+def test_a_start_far_from_its_launch_and_all_others_is_no_time(
+    start: int, launch: int | None
+) -> None:
+    """As a flipped digit leaves it: else the window is three hours long, and idle."""
+    trace = Trace().kernel("a", 100, 50).kernel("b", start, 50, launch=launch)
+    trace = trace.kernel("c", 300, 50).parse()
+    assert spans(trace) == [(100, 150), (300, 350)]
+    assert trace.info.untimed == {(4012, 0): 1}
+    assert "1 with an impossible start" in said(trace)["untimed-events"]
+    assert "lost-device-records" not in said(trace)
+
+
+def test_a_pause_of_hours_is_no_damage() -> None:
+    trace = Trace().kernel("a", 100, 50).kernel("b", HOURS, 50).kernel("c", HOURS + 100, 50)
+    assert len(spans(trace.parse())) == 3
