@@ -130,8 +130,8 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "incomplete-steps": NoticeKind(
         "warning",
-        "{count} step{s} cut or without all device records: out of means and of the comparison "
-        "with theory",
+        "{count} step{s} cut or without all device records and times: out of means and of the "
+        "comparison with theory",
     ),
     "unended-steps": NoticeKind(
         "warning",

@@ -104,6 +104,7 @@ class _Reducer:
         self.place[self.kept] = np.arange(len(self.kept))
         self.is_host = not len(trace.device_events)
         self.lost = _lost_launches(trace)
+        self.untimed = _untimed_launches(trace)
         self.passes = PassFinder(trace, marks, is_host=self.is_host)
         count = len(found)
         self.step = np.full(count, steps.BEFORE)
@@ -235,6 +236,7 @@ class _Reducer:
     ) -> list[StepReduction]:
         lost_in = steps.launching_step(self.marks, self.lost)
         lost_per_step = [int((lost_in == index).sum()) for index in range(len(self.marks))]
+        lower_bounds = set(steps.launching_step(self.marks, self.untimed).tolist())
         periods = steps.periods(self.marks)
         result = []
         for index in self.kept:
@@ -248,6 +250,7 @@ class _Reducer:
                     occurrence=self.marks.occurrence[index],
                     complete=high > low
                     and not lost
+                    and index not in lower_bounds
                     and not self._cut_here(index)
                     and not self._end_may_be_lost(view, windows, index),
                     period_ns=int(periods[index]),
@@ -391,6 +394,13 @@ def _lost_launches(trace: RankTrace) -> Ints:
         return np.empty(0, np.int64)  # of none there is a record: that is said once
     lost = launches & ~np.isin(correlation, trace.device_events["correlation"].to_numpy())
     times: Ints = calls["start"].to_numpy()[lost]
+    return times
+
+
+def _untimed_launches(trace: RankTrace) -> Ints:
+    """Return the times of launches whose event has no usable time: its step lacks that time."""
+    calls = trace.host_calls
+    times: Ints = calls["start"].to_numpy()[(calls["kind"] == "untimed").to_numpy(bool)]
     return times
 
 

@@ -108,8 +108,8 @@ def test_a_start_far_from_its_launch_and_all_others_is_no_time(
     start: int, launch: int | None
 ) -> None:
     """As a flipped digit leaves it: else the window is three hours long, and idle."""
-    trace = Trace().kernel("a", 100, 50).kernel("b", start, 50, launch=launch)
-    trace = trace.kernel("c", 300, 50).parse()
+    made = Trace().kernel("a", 100, 50).kernel("b", start, 50, launch=launch)
+    trace = made.kernel("c", 300, 50).parse()
     assert spans(trace) == [(100, 150), (300, 350)]
     assert trace.info.untimed == {(4012, 0): 1}
     assert "1 with an impossible start" in said(trace)["untimed-events"]
