@@ -49,4 +49,4 @@ def _decoded(path: Path) -> Sidecar | None:
             found = msgspec.json.decode(file.read(_LONGEST), type=Sidecar)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return Sidecar(believed(found.rank), believed(found.world_size), found.host)
+    return Sidecar(believed(found.rank), believed(found.world_size) or None, found.host)

@@ -56,7 +56,7 @@ def read(header: bytes, footer: bytes) -> Header:
     shapes = _integer(values.get("record_shapes"))
     return Header(
         rank=believed(_integer(info.get("rank"))),
-        world_size=believed(_integer(info.get("world_size"))),
+        world_size=believed(_integer(info.get("world_size"))) or None,  # none has 0 ranks
         backend=_text(info.get("backend")),
         nccl_version=_text(info.get("nccl_version")),
         base_ns=_integer(values.get("baseTimeNanoseconds")) or 0,

@@ -51,3 +51,17 @@ def test_invisible_characters_become_visible(name: str, shown: str) -> None:
 def test_every_status_has_symbol_word_and_headline() -> None:
     assert set(words.SYMBOLS) == set(words.WORDS) == set(words.HEADLINES)
     assert set(words.LEVELS) == {"info", "warning", "error"}
+
+
+@pytest.mark.parametrize(
+    ("read", "world", "said"),
+    [
+        (1, None, "1 rank read"),
+        (1, 1, "1 of 1 rank read"),
+        (1, 8, "1 of 8 ranks read"),
+        (1024, 2048, "1,024 of 2,048 ranks read"),
+        (6, 3, "6 ranks read"),
+    ],
+)
+def test_ranks_read(read: int, world: int | None, said: str) -> None:
+    assert words.ranks_read(read, world) == said

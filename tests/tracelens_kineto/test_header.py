@@ -156,3 +156,8 @@ def test_the_host_in_a_name_counts_only_beside_the_process(
     name: str, inside: str | None, host: str | None
 ) -> None:
     assert host_of(Header(host=inside), Path("traces") / name, 4012) == host
+
+
+def test_no_world_has_no_ranks() -> None:
+    got = read_keys({"distributedInfo": {"rank": 0, "world_size": 0}}, {})
+    assert (got.rank, got.world_size) == (0, None)

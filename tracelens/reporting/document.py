@@ -163,9 +163,6 @@ def _steps(run: RunFacts) -> str | None:
 def provenance(analysis: Analysis) -> str:
     """Say in one line what the numbers stand on and what made them."""
     run = analysis.run
-    of = f" of {run.world_size:,}" if run.world_size is not None else ""
-    read = len(run.ranks_present)
-    one = read == 1 and run.world_size in {None, 1}
-    ranks = f"{read:,}{of} {'rank' if one else 'ranks'} read"
+    ranks = words.ranks_read(len(run.ranks_present), run.world_size)
     steps = f"{run.steps_complete} of {words.plural(len(run.steps), 'step')} complete"
     return " · ".join([ranks, steps, f"{analysis.tool.name} {analysis.tool.version}"])

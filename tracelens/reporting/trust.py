@@ -51,9 +51,7 @@ def trust_section(analysis: Analysis) -> Section:
 
 def _lead(analysis: Analysis) -> str:
     run = analysis.run
-    read, world = len(run.ranks_present), run.world_size
-    of = f" of {world:,}" if world is not None else ""
-    parts = [f"{read:,}{of} {'rank' if read == 1 and world in {None, 1} else 'ranks'} read"]
+    parts = [words.ranks_read(len(run.ranks_present), run.world_size)]
     parts.append(f"{words.plural(run.steps_complete, 'complete step')}")
     serious = sum(notice.level != "info" for notice in analysis.notices)
     parts.append(words.plural(serious, "warning") if serious else "no warnings")

@@ -170,6 +170,13 @@ def plural(number: int, noun: str, many: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else many or noun + 's'}"
 
 
+def ranks_read(read: int, world: int | None) -> str:
+    """Say how many ranks were read, of how many; more than the traces say is none of these."""
+    if world is None or read > world:
+        return f"{plural(read, 'rank')} read"
+    return f"{read:,} of {plural(world, 'rank')} read"
+
+
 def upper_first(text: str) -> str:
     """Begin a sentence, leaving the rest as it is."""
     return text[:1].upper() + text[1:]
