@@ -26,7 +26,7 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "damaged-events": NoticeKind(
         "warning",
-        "{count} event{s} not valid JSON, the first at byte {where}: {repaired} repaired, "
+        "{count} damaged event{s}, the first at byte {where}: {repaired} repaired, "
         "{skipped} skipped; {device}",
     ),
     "metadata-cut": NoticeKind(

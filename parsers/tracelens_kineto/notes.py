@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tracelens_kineto.collector import Collector
     from tracelens_kineto.inflate import Source
     from tracelens_kineto.scanner import Scan
+    from tracelens_kineto.tolerant import Damage
 
 _SHOWN = 5
 
@@ -105,8 +106,17 @@ def _damage(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
             where=f"{damage.first_byte or 0:,}",
             repaired=damage.repaired,
             skipped=damage.skipped,
-            device=_lost(lost, what) if lost else "no device event is lost",
+            device=_effect(damage, lost, what),
         )
+
+
+def _effect(damage: Damage, lost: int, what: str) -> str:
+    if not lost:
+        return "no device event is lost"
+    if not damage.holes:
+        return _lost(lost, what)
+    places = "1 place" if damage.holes == 1 else f"{damage.holes:,} places"
+    return f"at least {_lost(lost, what)}: bytes that are no text stand in {places}"
 
 
 def _several(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:

@@ -22,7 +22,7 @@ _TEXT_FIELD = r'"{}"\s*:\s*"((?:[^"\\]|\\.)*)"(?=\s*[,}}])'
 _NUMBER_FIELD = r'"{}"\s*:\s*"?(-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)"?\s*[,}}\n]'
 _NAME = re.compile(r'"name"\s*:\s*"')
 _NAME_END = re.compile(r'"\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args)"\s*:')
-_ONCE = re.compile(r'[{,]\s*"(ph|ts)"\s*:')  # twice: pieces of two events
+_ONCE = re.compile(r'[{,]\s*"(ph|ts|dur|args)"\s*:')  # twice: pieces of two events
 _ARG_NUMBERS = ("External id", "correlation", "stream", "device", "bytes")
 _DEVICE_BUCKETS = ("kernel", "copy", "memset")
 
@@ -39,11 +39,11 @@ codecs.register_error("tracelens-escape", _escape_bytes)
 
 def may_be(span: str, *buckets: str) -> bool:
     """Tell whether a lost event may have been of these buckets: unless its text says otherwise."""
-    phase = re.search(_TEXT_FIELD.format("ph"), span)
-    category = re.search(_TEXT_FIELD.format("cat"), span)
-    if phase is not None and is_phase(phase[1]) and phase[1] != "X":
+    phases = re.findall(_TEXT_FIELD.format("ph"), span)  # several: pieces of several events
+    categories = re.findall(_TEXT_FIELD.format("cat"), span)
+    if phases and all(is_phase(phase) and phase != "X" for phase in phases):
         return False
-    return category is None or BUCKETS.get(category[1]) in buckets
+    return not categories or any(BUCKETS.get(category) in buckets for category in categories)
 
 
 def may_be_device_event(span: str) -> bool:

@@ -1,7 +1,8 @@
 """Walk a damaged batch event by event: repair what can be repaired, skip the rest, count both.
 
 Seen in real files: unescaped quotes, raw newlines and lone backslashes in names and arguments,
-`inf`, `nan` and `N/A` where a number belongs, invalid UTF-8, control bytes, a cut end, and two
+`inf`, `nan` and `N/A` where a number belongs, invalid UTF-8, control bytes, a cut end, holes (zero
+bytes where blocks of the file never reached the disk, or other bytes that are no text), and two
 processes that wrote into one file.
 
 The batch is walked as Latin-1 text, so that an index is a byte offset; single events are then
@@ -30,6 +31,8 @@ _LONGEST_EVENT = 1 << 18  # a longer one is no event but what is left of many
 _MOST_IN_A_ROW = 250_000  # a second or two of looking at each
 _TRIES = 64  # so many beginnings of events inside damage are looked at
 _BRACES = re.compile(r"[{}]")
+_NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f\xff]")  # but for tabs and colours
+_RUN, _MANY = re.compile(_NO_TEXT.pattern + "{8}"), 32  # more than a name with odd bytes has
 
 # Floats stay text: a double would lose nanoseconds of absolute times. The decoders are lax.
 _DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_constant=lambda _: None)
@@ -44,6 +47,7 @@ class Damage:
         skipped: Events that could not be.
         device_skipped: Those of them that were, or may have been, device events, or steps.
         host_skipped: Others that stand for device work on a CPU run: operators, ranges, calls.
+        holes: Those in which other bytes than text stand: more events may be lost, uncounted.
         first_byte: Where the first one stands in the plain text.
         cut: The file ends inside an event.
         in_a_row: How many were skipped since the last event.
@@ -54,6 +58,7 @@ class Damage:
     skipped: int = 0
     device_skipped: int = 0
     host_skipped: int = 0
+    holes: int = 0
     first_byte: int | None = None
     cut: bool = False
     in_a_row: int = 0
@@ -235,6 +240,10 @@ class _Walker:
             self._repair(self.text[start:end])
 
     def _repair(self, span: str) -> None:
+        if _is_hole(span):  # what stands before it and behind it is not of one event
+            self.damage.holes += 1
+            self._skip("")
+            return
         event = None
         if len(span) <= _LONGEST_EVENT:
             event = repair(span.encode("latin-1").decode("utf-8", "tracelens-escape"))
@@ -255,6 +264,11 @@ class _Walker:
         device = may_be_device_event(span)
         self.damage.device_skipped += device
         self.damage.host_skipped += not device and may_be_host_work(span)
+
+
+def _is_hole(span: str) -> bool:
+    """Tell whether other bytes stand in the place of text: of how many events, nobody knows."""
+    return _RUN.search(span) is not None or len(_NO_TEXT.findall(span)) >= _MANY
 
 
 def _is_sound(raw: bytes) -> bool:

@@ -154,7 +154,7 @@ holds(1, "drop rank 0")(both_ranks_are_whole)
 def _(result: Outcome) -> None:
     said = result.notice("damaged-events")
     assert said.file is not None
-    assert f"{said.file}: 4 events not valid JSON" in result.err
+    assert f"{said.file}: 4 damaged events" in result.err
     place = re.search(r"first at byte ([\d,]+): 4 repaired, 0 skipped", said.message)
     assert place is not None
     at = int(place[1].replace(",", ""))
