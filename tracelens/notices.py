@@ -74,6 +74,11 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} kernel{s} shorter than a microsecond, and the trace has whole microseconds: they "
         "are counted with no time",
     ),
+    "repeated-events": NoticeKind(
+        "info",
+        "{count} device event{s}, collective{s} or range{s} in the file more than once: each "
+        "counts once",
+    ),
     "clipped-durations": NoticeKind(
         "warning",
         "{count} device event{s} that would last far beyond the next one on the same stream: ended "
@@ -268,9 +273,9 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "members-missing": NoticeKind(
         "warning",
-        "{count} matched collective{s} in groups of which some members have no trace: the last "
-        "arrival may be one of theirs, so waiting and bandwidth are lower bounds there, and blame "
-        "may fall on the wrong rank",
+        "{count} matched collective{s} in groups of which some members have no whole trace: the "
+        "last arrival may be one of theirs, so waiting and bandwidth are lower bounds there, and "
+        "blame may fall on the wrong rank",
     ),
     "wait-lower-bound": NoticeKind(
         "info",

@@ -43,6 +43,7 @@ class Odd:
     clipped: int
     impossible: int
     strays: int
+    repeated: int
     shared: Shared | None
     others: str | None = None
 
@@ -156,5 +157,7 @@ def _times(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
         yield notice("untimed-host-events", **who, count=untimed.total(), kinds=kinds)
     if odd.collector.device.short:
         yield notice("short-kernels", **who, count=odd.collector.device.short)
+    if odd.repeated:
+        yield notice("repeated-events", **who, count=odd.repeated)
     if odd.clipped:
         yield notice("clipped-durations", **who, count=odd.clipped)

@@ -12,7 +12,7 @@ import numpy as np
 from tracelens import durations
 from tracelens.errors import UnreadableTrace
 from tracelens.model.trace import NONE, RankInfo, RankTrace
-from tracelens_kineto import header, links, notes, processes
+from tracelens_kineto import header, links, notes, processes, repeats
 from tracelens_kineto.collector import Collector
 from tracelens_kineto.header import host_of, rank_of
 from tracelens_kineto.inflate import Source
@@ -168,15 +168,22 @@ class _Read:
         operators, marks = collector.operators.table(), collector.marks.table()
         endless = durations.endless(part.events, _last(part.calls, operators, marks))
         strays = durations.strays(part.events)
-        out = endless | strays
-        impossible = part.events["device"].to_numpy()[out]
-        timeless = part.events["correlation"].to_numpy()[out].tolist()
-        untimed = [*collector.device.untimed_correlations, *timeless]
+        timeless = endless | strays
+        impossible = part.events["device"].to_numpy()[timeless]
+        launches = part.events["correlation"].to_numpy()[timeless].tolist()
+        untimed = [*collector.device.untimed_correlations, *launches]
         host_calls = _without_untimed(part.calls, untimed)
+        # Processes whose events stand in one file may have done the same at the same time.
+        again = np.zeros(len(timeless), bool) if shared else repeats.of_device(part.events)
+        out = timeless | again
         table, clipped = durations.clip(part.events, out)
         keep = ~out & (table["device"].to_numpy() != NONE)
         keep = keep if mine is None else keep & mine
         communications = _moved(collector.communications.table(), moved, keep)
+        twice = int((again & ~timeless).sum())
+        (communications, marks), found = _once(communications, marks)
+        if twice := twice + found:
+            (host_calls,), _ = _once(host_calls)
         rank, rank_source = (None, None) if shared else rank_of(facts, self.path)
         info = RankInfo(
             path=str(self.path),
@@ -215,6 +222,7 @@ class _Read:
                         clipped=clipped,
                         impossible=int((endless & ~strays).sum()),
                         strays=int(strays.sum()),
+                        repeated=twice,
                         shared=shared,
                         others=None if shared else header.others_said(facts, self.path),
                     )
@@ -267,6 +275,16 @@ def _moved(
     stays = ~linked | keep[row]
     table = communications.assign(event=np.where(linked, new[row], NONE))
     return table if stays.all() else table[stays].reset_index(drop=True)
+
+
+def _once(*tables: pd.DataFrame) -> tuple[list[pd.DataFrame], int]:
+    """Drop the rows of host events that repeat others, and count them."""
+    again = [repeats.of_host(table) for table in tables]
+    kept = [
+        table[~rows].reset_index(drop=True) if rows.any() else table
+        for table, rows in zip(tables, again, strict=True)
+    ]
+    return kept, sum(int(rows.sum()) for rows in again)
 
 
 def _untimed(collector: Collector, impossible: NDArray[np.int64]) -> dict[tuple[int, int], int]:

@@ -163,13 +163,14 @@ def test_layout_does_not_matter(blank: str) -> None:
 def test_epoch_times_switch_to_texts_in_the_middle_of_a_file() -> None:
     early = Trace().kernel("early", 5, "1.001", launch=None).events
     late = Trace(schema=Schema(times="epoch")).kernel("late", "0.123", "1.001", launch=None).events
-    data = file_of(early + late + early, {}, {})
+    again = Trace().kernel("again", 6, "1.001", launch=None).events
+    data = file_of(early + late + again, {}, {})
     for size in (50, 400, 10_000):
         one = Scan(iter(blocks_of(data, size)))
         list(one.batches())
         assert one.exact
     table = parse_bytes(data).device_events
-    assert table["start"].tolist() == [5000, 5000, 1_767_225_600_000_000_123]
+    assert table["start"].tolist() == [5000, 6000, 1_767_225_600_000_000_123]
     assert (table["end"] - table["start"]).tolist() == [1001] * 3
 
 

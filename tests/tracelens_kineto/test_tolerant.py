@@ -230,7 +230,7 @@ def test_only_the_damaged_events_are_counted() -> None:
     for at in range(100, 200):
         trace.kernel("gemm", at, 1, launch=None)
         if at % 10 == 0:
-            trace.raw(kernel_text('"a "b" c"'))
+            trace.raw(kernel_text('"a "b" c"', ts=f"{at}.5"))
     got = trace.parse()
     assert len(got.device_events) == 110
     assert "10 damaged events" in damage(got)

@@ -31,8 +31,8 @@ _ESTIMATED = (
     "one rank's trace cannot tell waiting from transfer, and the time shown still holds both."
 )
 _BOUNDS = (
-    "Bounds (≥) are of groups of which some members have no trace: the others may have waited for "
-    "these too, which looks like transfer."
+    "Bounds (≥) are of groups of which some members have no whole trace: the others may have "
+    "waited for these too, which looks like transfer."
 )
 _MESSAGES = ("send", "recv", "send_recv")
 _EMPTY = (
