@@ -120,10 +120,17 @@ class ArrowTables:
             found = found.filter(_mask(found[test.column], test))
         return rows(found, wanted)
 
-    def distinct(self, table: str, column: str, where: Sequence[Condition] = ()) -> Ints:
+    def distinct(self, table: str, column: str) -> Ints:
         """Return the distinct integers of a column."""
-        values = np.unique(self.read(table, [column], where=where).integers[column])
+        values = np.unique(self.read(table, [column]).integers[column])
         return np.asarray(values[values != NONE], np.int64)
+
+    def pairs(self, table: str, first: str, second: str) -> tuple[Ints, Ints]:
+        """Return the distinct pairs of integers in two columns."""
+        found = self.read(table, [first, second]).integers
+        both = np.unique(np.column_stack([found[first], found[second]]), axis=0)
+        whole = both[(both != NONE).all(axis=1)]
+        return whole[:, 0], whole[:, 1]
 
     def count(self, table: str) -> int:
         """Return the number of rows of a table."""

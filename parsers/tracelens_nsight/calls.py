@@ -11,7 +11,6 @@ from tracelens.host_names import call_kind
 from tracelens.model.trace import NONE
 from tracelens_nsight.identifiers import process_of
 from tracelens_nsight.strings import Strings
-from tracelens_nsight.tables import OneOf
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,17 +68,9 @@ def processes(tables: Tables) -> list[int]:
 
 def launching_processes(tables: Tables) -> list[int]:
     """Return the globalPids that launched work on a device."""
-    ids = tables.distinct(RUNTIME, "nameId")
-    names = Strings(tables).of(ids)
-    launches = [int(one) for one, name in zip(ids, names, strict=True) if _launches(name)]
-    if not launches:
-        return []
-    threads = tables.distinct(RUNTIME, "globalTid", [OneOf("nameId", tuple(launches))])
-    return [int(one) for one in np.unique(process_of(threads))]
-
-
-def _launches(name: str) -> bool:
-    return call_kind(name) == "launch"
+    ids, threads = tables.pairs(RUNTIME, "nameId", "globalTid")
+    launched = np.array([call_kind(name) == "launch" for name in Strings(tables).of(ids)], bool)
+    return [int(one) for one in np.unique(process_of(threads[launched]))]
 
 
 def _unlaunch_captured(calls: Calls) -> None:

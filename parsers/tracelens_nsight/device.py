@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,6 @@ import pandas as pd
 
 from tracelens import durations
 from tracelens.model.trace import NONE
-from tracelens_nsight.identifiers import last_thread
-from tracelens_nsight.tables import Between
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,11 +115,14 @@ def name_processes(tables: Tables) -> bool:
     return all("globalPid" in tables.columns[t] for t in TABLES if tables.count(t))
 
 
-def ordinals(tables: Tables, process: int) -> set[int]:
-    """Return the CUDA ordinals of the devices a process works on; it may see more."""
-    mine = Between("globalPid", process, last_thread(process))
-    found = [tables.distinct(table, "deviceId", [mine]) for table in TABLES]
-    return set(np.concatenate(found).tolist())
+def ordinals(tables: Tables) -> dict[int, set[int]]:
+    """Return the CUDA ordinals of the devices each process works on; it may see more."""
+    found: dict[int, set[int]] = defaultdict(set)
+    for table in TABLES:
+        members, devices = tables.pairs(table, "globalPid", "deviceId")
+        for process, ordinal in zip(members.tolist(), devices.tolist(), strict=True):
+            found[process].add(ordinal)
+    return found
 
 
 def _kernels(export: Export, process: int) -> DeviceRows:

@@ -95,13 +95,14 @@ def processes(tables: Tables, path: Path) -> list[int]:
             "are: export it again with a newer nsys",
             slug="unreadable-file",
         )
-    return sorted(members, key=lambda one: (_first_gpu(tables, one), one))
+    used = device.ordinals(tables)
+    return sorted(members, key=lambda one: (_first_gpu(tables, one, used.get(one, set())), one))
 
 
-def _first_gpu(tables: Tables, process: int) -> int:
-    """Return the first GPU a process works on; its ordinal, where GPUs are not described."""
+def _first_gpu(tables: Tables, process: int, used: set[int]) -> int:
+    """Return the first GPU of those a process works on; its ordinal, where none is described."""
     gpus = facts.devices_of(tables, process)
-    used = device.ordinals(tables, process) or (set(gpus) if len(gpus) == 1 else set())
+    used = used or (set(gpus) if len(gpus) == 1 else set())
     return min((gpus[one][0] if one in gpus else one for one in used), default=1 << 30)
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from tracelens.intervals import Ints
 
 MAGIC = b"SQLite format 3\x00"
@@ -88,14 +90,23 @@ class SqliteTables:
         parts = found.integers, found.texts, found.blobs
         return filled(*parts, rows, integers, texts, blobs)
 
-    def distinct(self, table: str, column: str, where: Sequence[Condition] = ()) -> Ints:
+    def distinct(self, table: str, column: str) -> Ints:
         """Return the distinct integers of a column."""
-        if column not in self.columns.get(table, frozenset()):
-            return np.empty(0, np.int64)
-        source, values = self._source(table, where)
-        found = self._fetch(f"SELECT DISTINCT {_quoted(column)} FROM {source}", values)  # noqa: S608
-        whole = [value for (value,) in found if value is not None]
-        return self._sound(lambda: np.sort(np.array(whole, np.int64)))
+        return np.sort(self._distinct(table, column)[:, 0])
+
+    def pairs(self, table: str, first: str, second: str) -> tuple[Ints, Ints]:
+        """Return the distinct pairs of integers in two columns."""
+        found = self._distinct(table, first, second)
+        return found[:, 0], found[:, 1]
+
+    def _distinct(self, table: str, *columns: str) -> NDArray[np.int64]:
+        if not self.columns.get(table, frozenset()).issuperset(columns):
+            return np.empty((0, len(columns)), np.int64)
+        source, values = self._source(table, ())
+        shown = ", ".join(map(_quoted, columns))
+        found = self._fetch(f"SELECT DISTINCT {shown} FROM {source}", values)  # noqa: S608
+        whole = [row for row in found if None not in row]
+        return self._sound(lambda: np.array(whole, np.int64).reshape(-1, len(columns)))
 
     def count(self, table: str) -> int:
         """Return the number of rows of a table."""
@@ -232,7 +243,9 @@ def _sql(condition: Condition) -> tuple[str, list[Any]]:
             return f"{column} IN ({', '.join(str(int(value)) for value in values)})", []
         case Like(_, beginnings):
             globs = " OR ".join(f"{column} GLOB ?" for _ in beginnings)
-            return f"({globs})", [f"{_glob(text)}*" for text in beginnings]
+            patterns = [f"{_glob(text)}*" for text in beginnings]
+            # One look at the first letter spares most rows the others.
+            return f"({column} GLOB ? AND ({globs}))", [_first_letters(beginnings), *patterns]
         case Unlike(_, beginnings, parts):
             globs = " OR ".join(f"{column} GLOB ?" for _ in (*beginnings, *parts))
             patterns = [f"{_glob(text)}*" for text in beginnings]
@@ -242,6 +255,13 @@ def _sql(condition: Condition) -> tuple[str, list[Any]]:
 
 def _glob(text: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
+
+
+def _first_letters(beginnings: Sequence[str]) -> str:
+    """Return a pattern of all that begins with a letter with which one of these begins."""
+    letters = {text[:1] for text in beginnings}
+    plain = letters.isdisjoint({"", "]", "^", "-"})  # these have a meaning in a set
+    return f"[{''.join(sorted(letters))}]*" if plain else "*"
 
 
 def _refuse_unfinished(path: Path, whole: Path) -> None:

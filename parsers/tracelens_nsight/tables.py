@@ -102,8 +102,11 @@ class Tables(Protocol):
     ) -> Rows:
         """Read columns; NULL, and a column or table that is not there, is `NONE` or empty."""
 
-    def distinct(self, table: str, column: str, where: Sequence[Condition] = ()) -> Ints:
+    def distinct(self, table: str, column: str) -> Ints:
         """Return the distinct integers of a column, ascending; NULL is left out."""
+
+    def pairs(self, table: str, first: str, second: str) -> tuple[Ints, Ints]:
+        """Return the distinct pairs of integers in two columns; pairs with NULL are left out."""
 
     def count(self, table: str) -> int:
         """Return the number of rows of a table, 0 if it is not there."""
