@@ -23,8 +23,8 @@ from tracelens.predicted_traffic import (
 from tracelens.rank_parameters import More, mean_parameters
 from tracelens.run import ranges
 from tracelens.step_facts import PART_OF_UNIT, MissingFactError, StepFacts
-from tracelens.theory.scheme import Scheme
-from tracelens.volumes import TOLERANCE, item_sizes
+from tracelens.theory.scheme import TOLERANCE, Scheme
+from tracelens.volumes import item_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

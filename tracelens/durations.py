@@ -24,12 +24,12 @@ _FEW, _FEW_SHARE = 10, 0.05
 _HOUR_NS = 3600 * 10**9
 
 
-def clip(events: pd.DataFrame, endless: NDArray[np.bool_]) -> tuple[pd.DataFrame, int]:
+def clip(events: pd.DataFrame, untimed: NDArray[np.bool_]) -> tuple[pd.DataFrame, int]:
     """End events that last far beyond a later one of their stream where that one starts.
 
     Args:
         events: The device table.
-        endless: Which events have no duration and are left alone.
+        untimed: Which events have no usable time and are left alone.
 
     Returns:
         The table and how many events were cut.
@@ -39,7 +39,7 @@ def clip(events: pd.DataFrame, endless: NDArray[np.bool_]) -> tuple[pd.DataFrame
     cut = 0
     stream = events["stream"].to_numpy()
     for one in _streams(events):
-        rows = one[(graph[one] == NONE) & (stream[one] != NONE) & ~endless[one]]
+        rows = one[(graph[one] == NONE) & (stream[one] != NONE) & ~untimed[one]]
         following = rows[1:]
         through = end[rows[:-1]] > end[following] + _FAR_NS
         through &= end[rows[:-1]] > start[following] + _FAR_NS

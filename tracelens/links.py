@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tracelens.model.result import Links
-from tracelens.operations import ALL_TO_ALL, RECV, SEND, SEND_RECV
+from tracelens.operations import ALL_TO_ALL, POINT_TO_POINT_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -122,7 +122,7 @@ class Peaks:
         """
         if self.inter_gbps is None:
             return None
-        if op in (SEND, RECV, SEND_RECV):
+        if op in POINT_TO_POINT_NAMES:
             return self.inter_gbps
         if op == ALL_TO_ALL:
             return self.inter_gbps * (ranks - 1) / (ranks - on_a_node)

@@ -38,10 +38,7 @@ CONFIDENCES: tuple[Confidence, ...] = ("exact", "high", "medium", "low")
 """By number; by order in a step, all sizes equal; by times; or by order alone."""
 _EXACT, _HIGH, _MEDIUM, LOW = range(4)
 # Messages have two ends of their own, and an unknown kernel may be a message.
-NOT_COLLECTIVE = [
-    CODE[name]
-    for name in (operations.SEND, operations.RECV, operations.SEND_RECV, operations.UNKNOWN)
-]
+NOT_COLLECTIVE = [*operations.POINT_TO_POINT, CODE[operations.UNKNOWN]]
 _REACH_NS = 1_000_000
 _LOOSE_REACH_NS = 20_000_000
 """The root of a broadcast may leave that much before the others."""

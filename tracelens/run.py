@@ -165,10 +165,14 @@ def _number_by_communicator(
     places = communicator_ranks.places(reductions) if unknown else {}
     if not places:
         return unknown
+    given = set[int]()
     for reduction in unknown:
-        by_rank[places[communicator_ranks.process_of(reduction)]].append(reduction)
-    given = sorted({places[communicator_ranks.process_of(reduction)] for reduction in unknown})
-    notices.append(notice("ranks-by-communicator", count=len(given), ranks=ranges(given, _SHOWN)))
+        place = places[communicator_ranks.process_of(reduction)]
+        by_rank[place].append(reduction)
+        given.add(place)
+    notices.append(
+        notice("ranks-by-communicator", count=len(given), ranks=ranges(sorted(given), _SHOWN))
+    )
     return []
 
 

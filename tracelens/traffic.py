@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tracelens.run import Run
 
 ACTIVATION_ROLES = ("tp", "etp", "pp", "ep", "cp")
-_P2P = (operations.SEND, operations.RECV, operations.SEND_RECV)
 _REDUCTIONS = (operations.ALL_REDUCE, operations.REDUCE, operations.REDUCE_SCATTER)
 _REPEATED_SHARE = 0.8
 _NEARLY_ALL = 0.9
@@ -99,7 +98,7 @@ def _kinds(table: OperationsTable) -> pd.Series:
     group = frame["group"].to_numpy(np.int64)
     activations = on_activation_group[group] if len(frame) else np.zeros(0, bool)
     activations &= ~shared_groups.gradients(frame, {g.index: g.role for g in table.groups})
-    activations |= np.isin(op, [CODE[name] for name in (*_P2P, operations.ALL_TO_ALL)])
+    activations |= np.isin(op, [*operations.POINT_TO_POINT, CODE[operations.ALL_TO_ALL]])
     activations |= _activation_reductions(frame)
     kinds = np.where(activations, "activations", "parameters").astype(object)
     kinds[frame["small"].to_numpy(bool)] = "other"

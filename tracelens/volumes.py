@@ -11,6 +11,7 @@ from tracelens.dtypes import item_size
 from tracelens.model.result import PerStepVolume, Prediction, Volumes, VolumeTerm
 from tracelens.model.trace import NONE
 from tracelens.operations import CODE
+from tracelens.theory.scheme import TOLERANCE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from tracelens.operations_table import OperationsTable
     from tracelens.strategy.inference import Given, Inference
     from tracelens.theory.scheme import Scheme, Term
-
-TOLERANCE = 0.002
-"""A prediction matches if observed elements are within this share of it (padding is smaller)."""
 
 _GRADIENT_OPS = ("all_reduce", "reduce_scatter", "reduce")
 

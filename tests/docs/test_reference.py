@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from tracelens import discovery, links, volumes
+from tracelens import discovery, links
 from tracelens.cli import COMMANDS, cli
 from tracelens.findings import network, pipeline, rules
 from tracelens.model import result
 from tracelens.notices import NOTICES
 from tracelens.operations import OPERATIONS, named
+from tracelens.theory import scheme
 from tracelens_kineto import KinetoParser
 from tracelens_nsight import NsightParser
 
@@ -210,7 +211,7 @@ def test_predictions_are_those_documented() -> None:
 
 def test_tolerance_is_documented() -> None:
     assert (
-        f"within {100 * volumes.TOLERANCE:g} %" in sections(page("docs/theory.md"), 2)["Tolerance"]
+        f"within {100 * scheme.TOLERANCE:g} %" in sections(page("docs/theory.md"), 2)["Tolerance"]
     )
 
 

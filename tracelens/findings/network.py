@@ -70,7 +70,7 @@ class _Across:
         others = {group.id for group in self.groups} - ids
         self.inside = _whole(evidence, (c for c in network.collectives if c.group in others))
         split = [row for row in _whole(evidence, self.rows) if row.transfer_ns is not None]
-        cost = _per_rank(evidence, split, _exposed_transfer)
+        cost = evidence.per_rank(split, _exposed_transfer)
         self.exposed_ns = round(cost) if split else None
 
     @property
@@ -118,12 +118,12 @@ class _Across:
 def latency_bound_collectives(evidence: Evidence) -> Iterator[Finding]:
     """Name operations whose small calls cost a noticeable time for their latency."""
     for op, rows in _by_op(evidence, lambda row: row.half_bandwidth_bytes is not None):
-        cost = _per_rank(evidence, rows, _latency_bound)
+        cost = evidence.per_rank(rows, _latency_bound)
         if not evidence.step_ns or cost <= EXPOSED_SHARE * evidence.step_ns:
             continue
         worst = max(rows, key=lambda row: _latency_bound(row) * len(row.by_rank))
-        calls = _per_rank(evidence, rows, _small_calls)
-        latency = _per_rank(evidence, rows, lambda row: _small_calls(row) * _alpha_ns(row))
+        calls = evidence.per_rank(rows, _small_calls)
+        latency = evidence.per_rank(rows, lambda row: _small_calls(row) * _alpha_ns(row))
         share = cost / evidence.step_ns
         yield Finding(
             id=f"latency-bound-{named(op)}",
@@ -156,7 +156,7 @@ _ANY_LARGER = "larger buckets, coarser units, fused reductions"
 def low_bandwidth(evidence: Evidence) -> Iterator[Finding]:
     """Name operations whose large calls get little of the link."""
     for op, rows in _by_op(evidence, _is_slow):
-        cost = _per_rank(evidence, rows, _exposed_transfer)
+        cost = evidence.per_rank(rows, _exposed_transfer)
         if not evidence.step_ns or cost <= EXPOSED_SHARE * evidence.step_ns:
             continue
         worst = min(rows, key=_share_of_link)
@@ -171,7 +171,7 @@ def low_bandwidth(evidence: Evidence) -> Iterator[Finding]:
                 "link_peak_gbps": worst.link_peak_gbps,
                 "exposed_ns_per_step": round(cost),
             },
-            saving_ns_per_step=round(_per_rank(evidence, rows, _slow_part)),
+            saving_ns_per_step=round(evidence.per_rank(rows, _slow_part)),
             advice="see in `NCCL_DEBUG=INFO` which transports and rings NCCL chose; check "
             "`NCCL_IB_HCA`, GPUDirect RDMA, `NCCL_P2P_DISABLE`, `NCCL_NVLS_ENABLE`, and whether "
             "compute beside it takes the multiprocessors",
@@ -217,16 +217,6 @@ def _by_op(
     rows = [row for row in _whole(evidence, evidence.network.collectives) if which(row)]
     for op in sorted({row.op for row in rows}):
         yield op, [row for row in rows if row.op == op]
-
-
-def _per_rank(
-    evidence: Evidence,
-    rows: Iterable[CollectiveResult],
-    value: Callable[[CollectiveResult], float],
-) -> float:
-    """Average over the ranks that count: a row's number is the mean of its members."""
-    ranks = sum(rank.in_means for rank in evidence.ranks)
-    return sum(value(row) * len(row.by_rank) for row in rows) / ranks if ranks else 0.0
 
 
 def _exposed_transfer(row: CollectiveResult) -> float:

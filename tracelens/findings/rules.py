@@ -73,14 +73,18 @@ class Evidence:
 
     def _messages_within_stages(self) -> dict[str, int]:
         """Exposed messages that no pipeline sends, such as those of a context-parallel ring."""
-        ranks = sum(rank.in_means for rank in self.ranks) or 1
-        sums: dict[str, int] = {}
-        for row in self.network.collectives:
-            if row.op in POINT_TO_POINT_NAMES and row.group in self._within_stages:
-                known = row.exposed_transfer_per_step_ns
-                exposed = row.exposed_per_step_ns if known is None else known
-                sums[row.op] = sums.get(row.op, 0) + (exposed or 0) * len(row.by_rank)
-        return {op: round(total / ranks) for op, total in sorted(sums.items())}
+        rows = [row for row in self.network.collectives if row.group in self._within_stages]
+        return {
+            op: round(self.per_rank((row for row in rows if row.op == op), _exposed))
+            for op in sorted({row.op for row in rows} & POINT_TO_POINT_NAMES)
+        }
+
+    def per_rank(
+        self, rows: Iterable[CollectiveResult], value: Callable[[CollectiveResult], float]
+    ) -> float:
+        """Average over the ranks that count: a row's number is the mean of its members."""
+        ranks = sum(rank.in_means for rank in self.ranks)
+        return sum(value(row) * len(row.by_rank) for row in rows) / ranks if ranks else 0.0
 
     @property
     def _within_stages(self) -> set[str]:
@@ -98,6 +102,11 @@ class Evidence:
         """Exposed waiting of the mean step over devices; 0 if it is unknown."""
         waits = [breakdown.wait_ns or 0 for breakdown in self.breakdowns]
         return round(sum(waits) / len(waits)) if waits else 0
+
+
+def _exposed(row: CollectiveResult) -> float:
+    known = row.exposed_transfer_per_step_ns
+    return (row.exposed_per_step_ns if known is None else known) or 0
 
 
 _RULES: list[Callable[[Evidence], Iterator[Finding]]] = []

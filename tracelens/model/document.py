@@ -96,7 +96,7 @@ def _check_version(schema: str) -> None:
         raise InputError(
             f"not a TraceLens result: its schema is {schema!r:.60}", slug="not-a-result"
         )
-    if as_integer(major) is None or int(major) > _MAJOR:
+    if (number := as_integer(major)) is None or number > _MAJOR:
         raise InputError(
             f"the result has schema {schema:.40}, this TraceLens reads up to {SCHEMA}",
             hint="update tracelens-distributed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from tracelens.operations import POINT_TO_POINT_NAMES
 from tracelens.reporting import words
 from tracelens.reporting.content import Bars, Block, Cell, Column, Figure, Section, Series, Table
 from tracelens.reporting.numbers import (
@@ -34,7 +35,6 @@ _BOUNDS = (
     "Bounds (≥) are of groups of which some members have no whole trace: the others may have "
     "waited for these too, which looks like transfer."
 )
-_MESSAGES = ("send", "recv", "send_recv")
 _EMPTY = (
     "No communication was recorded. Profile a run of at least two ranks with CUDA activity on, "
     "or name your communication kernels with `--comm-kernel`."
@@ -119,7 +119,7 @@ def _row(same: list[CollectiveResult], groups: dict[str, GroupResult]) -> Collec
 
 def _is_whole(one: CollectiveResult, group: GroupResult | None) -> bool:
     """Tell whether every member that a call waits for has a trace; a message has two ends."""
-    if one.op in _MESSAGES or group is None or group.size is None:
+    if one.op in POINT_TO_POINT_NAMES or group is None or group.size is None:
         return True
     return len(one.by_rank) >= group.size
 

@@ -17,6 +17,7 @@ from tracelens.reporting.numbers import (
     size,
     size_unit,
 )
+from tracelens.theory.scheme import TOLERANCE
 
 if TYPE_CHECKING:
     from tracelens.model.result import (
@@ -40,7 +41,6 @@ VERDICTS: dict[VolumeVerdict, Status] = {
     "unexplained": "warn",
     "unknown": "unknown",
 }
-_TOLERANCE = 0.002  # as of the verdict: docs/theory.md, "Tolerance"
 _MOST_LINKS = 16  # rows that stand open
 _EMPTY = (
     "No volume was seen and none was predicted. Record the sizes (torch 2.4 or newer writes them "
@@ -299,7 +299,7 @@ def _ratio(term: VolumeTerm) -> Cell:
     if not term.predicted_bytes or term.observed_bytes is None:
         return Cell(UNKNOWN, status="unknown")
     ratio = term.observed_bytes / term.predicted_bytes
-    return Cell(number(ratio), ratio, "ok" if abs(ratio - 1) <= _TOLERANCE else "warn")
+    return Cell(number(ratio), ratio, "ok" if abs(ratio - 1) <= TOLERANCE else "warn")
 
 
 def _term_label(analysis: Analysis, term: VolumeTerm) -> str:

@@ -8,6 +8,8 @@ from typing import Literal
 from tracelens.theory.collectives import message_factor, wire_factor
 
 Content = Literal["gradient", "parameter", "activation"]
+TOLERANCE = 0.002
+"""A prediction matches if observed elements are within this share of it (padding is smaller)."""
 
 
 @dataclass(frozen=True, slots=True)
