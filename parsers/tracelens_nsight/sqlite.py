@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from tracelens.intervals import Ints
 
-MAGIC = b"SQLite format 3\x00"
 _BATCH = 1 << 15
 _LEAST_ROW = 6  # bytes: a cell of a page and its pointer (SQLite's file format, 1.6)
 _SHOWN = 200  # letters of what SQLite says

@@ -24,7 +24,6 @@ PRODUCTS = {
 }
 """Schemas that can be written, and the release each comes from."""
 
-_PAYLOADS_SINCE = "@3"
 _TABLES = {
     "StringIds": "id value:T!",
     "CUPTI_ACTIVITY_KIND_KERNEL": (
