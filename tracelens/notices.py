@@ -155,8 +155,9 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "lost-device-records": NoticeKind(
         "warning",
-        "{count} launch{es} without a device record (the profiler's buffer was full, or it stopped "
-        "too early); sums of rank {who} are lower bounds",
+        "{count} launch{es} without a device record, and no other notice says why (the profiler's "
+        "buffer was full, it stopped too early, or a part of the file is missing); sums of rank "
+        "{who} are lower bounds",
     ),
     "reported-device-loss": NoticeKind(
         "warning",
@@ -326,8 +327,8 @@ NOTICES: dict[str, NoticeKind] = {
     ),
     "device-unseen": NoticeKind(
         "warning",
-        "a device worked ({found}), but no event of one has a usable time: times of this rank are "
-        "unknown, and the host's do not stand for them",
+        "signs of a device ({found}), but no event of one has a usable time: times of this rank "
+        "are unknown, and the host's do not stand for them",
     ),
     "link-samples-unassigned": NoticeKind(
         "info",

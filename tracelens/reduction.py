@@ -17,6 +17,7 @@ from tracelens import (
     device_views,
     kernel_totals,
     link_use,
+    lost_launches,
     message_roles,
     network_cards,
     steps,
@@ -103,7 +104,7 @@ class _Reducer:
         self.place = np.full(len(marks), steps.AFTER)
         self.place[self.kept] = np.arange(len(self.kept))
         self.is_host = not len(trace.device_events)
-        self.lost = _lost_launches(trace)
+        self.lost = lost_launches.of(trace)
         self.untimed = _untimed_launches(trace)
         self.passes = PassFinder(trace, marks, is_host=self.is_host)
         count = len(found)
@@ -145,7 +146,7 @@ class _Reducer:
             first_ns=base + first,
             last_ns=base + last,
             guessed_groups=groups.guessed,
-            lost=len(self.lost),
+            lost=lost_launches.unexplained(self.trace, self.lost),
             notices=[*self.trace.info.notices, *self._unended()],
             **extra,
         )
@@ -374,27 +375,6 @@ class _Reducer:
             if self.start[row] != NONE:
                 first.setdefault(operation.event, row)
         return [first.get(operation.event, NONE) for operation in self.found]
-
-
-def _lost_launches(trace: RankTrace) -> Ints:
-    """Return the times of launches whose kernel or copy has no record on the device.
-
-    A memset may be folded away by the driver, so a missing one says nothing. Untimed events have a
-    record; the parser marks their launches.
-    """
-    calls = trace.host_calls
-    kinds = np.asarray(calls["kind"].astype(object))
-    correlation = calls["correlation"].to_numpy()
-    launches = (kinds == "launch") & (correlation != NONE) & (correlation != 0)
-    memset = [
-        code for code, name in enumerate(calls["name"].cat.categories) if "emset" in str(name)
-    ]
-    launches &= ~np.isin(calls["name"].cat.codes.to_numpy(), memset)
-    if not len(trace.device_events):
-        return np.empty(0, np.int64)  # of none there is a record: that is said once
-    lost = launches & ~np.isin(correlation, trace.device_events["correlation"].to_numpy())
-    times: Ints = calls["start"].to_numpy()[lost]
-    return times
 
 
 def _untimed_launches(trace: RankTrace) -> Ints:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def unseen_device(trace: RankTrace) -> str | None:
-    """Say what shows that a device worked of which no event has a usable time; None if nothing.
+    """Name the signs of a device of which no event has a usable time; None if nothing.
 
     gloo and MPI record no `record_param_comms` (ProcessGroupGloo.cpp): records, and ranges of other
     backends, are of collectives between devices.

@@ -113,9 +113,9 @@ def _damage(odd: Odd, who: dict[str, Any]) -> Iterator[Notice]:
 
 def _effect(damage: Damage, lost: int, what: str) -> str:
     if not lost:
-        return "no device event is lost"
+        return "no device event skipped"  # what is whole, but of two events, nobody can tell
     if not damage.holes:
-        return _lost(lost, what)
+        return ("up to " if damage.unnamed else "") + _lost(lost, what)
     places = "1 place" if damage.holes == 1 else f"{damage.holes:,} places"
     return f"at least {_lost(lost, what)}: bytes that are no text stand in {places}"
 

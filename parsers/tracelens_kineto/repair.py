@@ -46,6 +46,11 @@ def may_be(span: str, *buckets: str) -> bool:
     return not categories or any(BUCKETS.get(category) in buckets for category in categories)
 
 
+def says_category(span: str) -> bool:
+    """Tell whether the text of a lost event says what it was."""
+    return re.search(_TEXT_FIELD.format("cat"), span) is not None
+
+
 def may_be_device_event(span: str) -> bool:
     """Tell whether a lost event may have been device work, or a step: its mark bounds the work."""
     return may_be(span, *_DEVICE_BUCKETS) or (

@@ -19,7 +19,13 @@ from itertools import islice
 import msgspec
 
 from tracelens_kineto.events import WHOLE_EVENT, is_phase
-from tracelens_kineto.repair import encode, may_be_device_event, may_be_host_work, repair
+from tracelens_kineto.repair import (
+    encode,
+    may_be_device_event,
+    may_be_host_work,
+    repair,
+    says_category,
+)
 
 _EVENT_START = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|s|bp|args)"\s*:)')
 _INNER_START = re.compile(r',\s*(\{\s*"ph"\s*:\s*")')  # writers put the phase first
@@ -46,6 +52,7 @@ class Damage:
         repaired: Events rebuilt, whole but for the damaged part.
         skipped: Events that could not be.
         device_skipped: Those of them that were, or may have been, device events, or steps.
+        unnamed: Skipped ones whose text does not say what they were.
         host_skipped: Others that stand for device work on a CPU run: operators, ranges, calls.
         holes: Those in which other bytes than text stand: more events may be lost, uncounted.
         first_byte: Where the first one stands in the plain text.
@@ -58,6 +65,7 @@ class Damage:
     skipped: int = 0
     device_skipped: int = 0
     host_skipped: int = 0
+    unnamed: int = 0
     holes: int = 0
     first_byte: int | None = None
     cut: bool = False
@@ -263,6 +271,7 @@ class _Walker:
         self.damage.in_a_row += 1
         device = may_be_device_event(span)
         self.damage.device_skipped += device
+        self.damage.unnamed += not says_category(span)
         self.damage.host_skipped += not device and may_be_host_work(span)
 
 

@@ -275,7 +275,6 @@ BROKEN: dict[str, tuple[list[Trace], str]] = {
 IMPLIED = {
     "no-shapes": {"no-sequence-numbers"},
     "no-sizes": {"no-sequence-numbers"},
-    "truncated": {"lost-device-records"},
     "no-groups": {"no-sequence-numbers", "missing-ranks"},
     "no-peers": {"no-sequence-numbers"},
     "no-rank": {"no-collectives"},

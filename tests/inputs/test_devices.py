@@ -218,7 +218,7 @@ def test_launches_without_any_kernel(tmp_path: Path) -> None:
     without_kernels(1).write(tmp_path / "rank1.json")
     result = tracelens.analyze(tmp_path)
     is_unseen(result, 1)
-    assert "rank1.json: a device worked (launches: 8)" in said(result, "device-unseen")
+    assert "rank1.json: signs of a device (launches: 8)" in said(result, "device-unseen")
     assert not rank_of(result, 1).in_means
     holds(rank_of(result, 0).devices[0].mean_step)
     (row,) = result.collectives

@@ -104,7 +104,7 @@ def test_names_with_every_damage(tmp_path: Path) -> None:
     result = tracelens.analyze(tmp_path)
     is_standard(result, steps=len(NAMES))
     assert f"{len(NAMES)} damaged events" in said(result, "damaged-events")
-    assert f"{len(NAMES)} repaired, 0 skipped; no device event is lost" in said(
+    assert f"{len(NAMES)} repaired, 0 skipped; no device event skipped" in said(
         result, "damaged-events"
     )
     events = tracelens.load(tmp_path)[0].device_events
@@ -121,7 +121,7 @@ def test_arguments_and_keys_with_every_damage(where: str, tmp_path: Path) -> Non
     damaged = {at: with_argument(trace.events[at], a, where) for at, a in places.items()}
     result = tracelens.analyze(written(tmp_path, trace, damaged))
     is_standard(result, steps=len(ARGUMENTS))
-    assert f"{len(ARGUMENTS)} repaired, 0 skipped; no device event is lost" in said(
+    assert f"{len(ARGUMENTS)} repaired, 0 skipped; no device event skipped" in said(
         result, "damaged-events"
     )
 
@@ -156,7 +156,7 @@ def test_wherever_the_event_stands(kind: str, place: str, tmp_path: Path) -> Non
     trace.events.insert(at, event)
     result = tracelens.analyze(written(tmp_path, trace, {at: KINDS[kind](event)}))
     is_standard(result)
-    assert "1 repaired, 0 skipped; no device event is lost" in said(result, "damaged-events")
+    assert "1 repaired, 0 skipped; no device event skipped" in said(result, "damaged-events")
     assert "rank0.json" in said(result, "damaged-events")
 
 
@@ -198,7 +198,8 @@ def test_text_that_looks_like_something_else(kind: str, place: str, tmp_path: Pa
     if result.run.ranks_partial == []:
         is_standard(result)
         return
-    assert codes(result) & {"damaged-events", "truncated-file", "lost-device-records"}
+    named_losses = {"damaged-events", "truncated-file", "lost-device-records", "several-writers"}
+    assert codes(result) & named_losses
     assert result.run.ranks_partial == [0]
     assert not rank_of(result, 0).in_means
     for step in rank_of(result, 0).devices[0].steps:

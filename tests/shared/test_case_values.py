@@ -83,7 +83,7 @@ def number_in(text: str, pattern: str) -> int:
 
 def lost_device_events(found: Outcome) -> int:
     said = found.notice("damaged-events").message
-    if "no device event is lost" in said:
+    if "no device event skipped" in said:
         return 0
     return number_in(said, r"([\d,]+) device events? lost")
 

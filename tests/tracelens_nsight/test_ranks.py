@@ -182,7 +182,7 @@ class TestOneFileOfSeveral:
         assert analysis.run.ranks_partial == [1]
         assert [n.rank for n in analysis.notices if n.code == "device-unseen"] == [1]
         done = run("analyze", "x.sqlite", "-o", "r.json", cwd=tmp_path)
-        assert "warning: x.sqlite, rank 1: a device worked (" in done.err
+        assert "warning: x.sqlite, rank 1: signs of a device (" in done.err
 
     def test_inspect_names_them(self, tmp_path: Path) -> None:
         path = self.node(4001, 4002).step(3, 900, 2_000, 4001).write(tmp_path / "x.sqlite")

@@ -51,15 +51,16 @@ class RankInfo:
 
     `untimed` counts device events without a usable time per (process, device);
     `unknown_device_events` those of kinds the parser cannot attribute; `device_unseen` (the
-    reduction finds it) means that a device worked of which no event has a usable time; `truncated`
-    that events are missing at the end, so every sum is a lower bound; `simulated` that the file
-    says it comes from a simulator; `dtype` is what the program says that parameters and activations
-    travel in, where only bytes are recorded. `local_rank` is the place of the process among those
-    of its file, in order of their devices. `hints` says in the profiler's words how to get what a
-    file may lack: `bytes` and `steps`. `settings` are the recorder's own that the file says were
-    on, `reported_losses` what the profiler itself says it lost (device, ranges, counters; 0 if it
-    does not say how many), `recorded` how many events of each kind it holds, read or not (kernel,
-    copy, call, mark, operator, Python frame ...; 1 stands for some): `tracelens doctor` reads them.
+    reduction finds it) means that there are signs of a device, and no event of it has a usable
+    time; `truncated` that events are missing at the end, so every sum is a lower bound; `simulated`
+    that the file says it comes from a simulator; `dtype` is what the program says that parameters
+    and activations travel in, where only bytes are recorded. `local_rank` is the place of the
+    process among those of its file, in order of their devices. `hints` says in the profiler's words
+    how to get what a file may lack: `bytes` and `steps`. `settings` are the recorder's own that the
+    file says were on, `reported_losses` what the profiler itself says it lost (device, ranges,
+    counters; 0 if it does not say how many), `recorded` how many events of each kind it holds, read
+    or not (kernel, copy, call, mark, operator, Python frame ...; 1 stands for some): `tracelens
+    doctor` reads them.
     """
 
     path: str

@@ -72,7 +72,7 @@ def coverage_table(analysis: Analysis) -> Table:
         ("Clock offsets", _clocks(analysis)),
         ("Work before the first step", count(_device_sum(analysis, "before_first_step"))),
         ("Device events without times", count(_device_sum(analysis, "untimed_events"))),
-        ("Kernels without a launch record", count(_without_launch(analysis))),
+        ("Launches without a device record", count(_without_launch(analysis))),
     ]
     columns = (Column("What"), Column("Value", "prose"))
     rows: list[Row] = [(Cell(name), Cell(value)) for name, value in facts]
