@@ -143,6 +143,11 @@ NOTICES: dict[str, NoticeKind] = {
         "{count} step mark{s} without a usable duration (step {steps}): each ends where the next "
         "one begins, the last with the trace, and is no complete step",
     ),
+    "unmarked-steps": NoticeKind(
+        "warning",
+        "in {count} place{s} time without a step mark lies before a later step (behind step "
+        "{steps}): what was launched there counts to the step before, which is no complete one",
+    ),
     "untimed-host-events": NoticeKind(
         "warning",
         "{count} host event{s} without a usable time ({kinds}): what they launched or named is not "

@@ -6,7 +6,7 @@ with the number of collectives and steps, never with the number of events.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,7 +62,8 @@ class Selection:
 
 def reduce_rank(trace: RankTrace, selection: Selection = Selection()) -> RankReduction:
     """Reduce one trace."""
-    marks = steps.find(trace.marks, selection.step_pattern, trace.host_extent[1])
+    last = replace(trace, marks=trace.marks[:0]).host_extent[1]
+    marks = steps.find(trace.marks, selection.step_pattern, last)
     unseen = unseen_device(trace)
     if len(trace.device_events) or unseen is not None:
         identified = identify(trace, selection.rules)
@@ -147,19 +148,24 @@ class _Reducer:
             last_ns=base + last,
             guessed_groups=groups.guessed,
             lost=lost_launches.unexplained(self.trace, self.lost),
-            notices=[*self.trace.info.notices, *self._unended()],
+            notices=[*self.trace.info.notices, *self._odd_marks()],
             **extra,
         )
 
-    def _unended(self) -> list[Notice]:
-        unended = sorted(self.marks.unended & set(self.kept))
-        if not unended:
-            return []
-        numbers = ", ".join(str(self.marks.number[index]) for index in unended)
-        info = self.trace.info
-        count = len(unended)
-        said = notice("unended-steps", file=info.path, rank=info.rank, count=count, steps=numbers)
-        return [said]
+    def _odd_marks(self) -> list[Notice]:
+        found, file, rank = [], self.trace.info.path, self.trace.info.rank
+        count, steps = self._named(self.marks.unended)
+        if count:
+            found.append(notice("unended-steps", file=file, rank=rank, count=count, steps=steps))
+        count, steps = self._named(self.marks.unfollowed)
+        if count:
+            found.append(notice("unmarked-steps", file=file, rank=rank, count=count, steps=steps))
+        return found
+
+    def _named(self, places: frozenset[int]) -> tuple[int, str]:
+        """Count the selected ones of some steps, and write their numbers."""
+        kept = sorted(places & set(self.kept))
+        return len(kept), ", ".join(str(self.marks.number[place]) for place in kept)
 
     def _extent(self) -> tuple[int, int]:
         """Return when the first event began and the last one ended; the host's, without others."""
@@ -284,7 +290,7 @@ class _Reducer:
     def _cut_here(self, index: int) -> bool:
         """Tell whether events of this step may be lacking, or its end is not known."""
         info = self.trace.info
-        if info.damaged_device_events or index in self.marks.unended:
+        if info.damaged_device_events or index in self.marks.unended | self.marks.unfollowed:
             return True
         return info.truncated and (self.is_host or index == len(self.marks) - 1)
 

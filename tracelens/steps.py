@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from tracelens.intervals import Ints
 
+_HOUR_NS = 3600 * 10**9
 BEFORE = -1
 AFTER = -2
 
@@ -45,7 +46,8 @@ class StepMarks:
     """Host ranges of the steps in time order; `occurrence` counts repeats of a number.
 
     `unended` has the places of those whose recorded length cannot be: they end where the next one
-    starts, the last with the trace.
+    starts, the last with the trace. `unfollowed` has those behind which time without a mark lies,
+    though the next mark is of another step than the next: marks of a profiler adjoin.
     """
 
     number: list[int]
@@ -54,6 +56,7 @@ class StepMarks:
     end: Ints
     source: str | None
     unended: frozenset[int] = frozenset()
+    unfollowed: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.number)
@@ -65,7 +68,7 @@ def find(marks: pd.DataFrame, pattern: str | None = None, last: int = NONE) -> S
     Args:
         marks: The table `marks` of a RankTrace.
         pattern: A user's regular expression; its first group, if any, is the step's number.
-        last: When the trace's last host event ended.
+        last: When the last host event ended that is no mark.
 
     Returns:
         ProfilerStep#N if there are any, else numbered ranges, else a repeating one, else none.
@@ -108,7 +111,8 @@ def _matching(
     open_rows: set[int] = set()
     if source == "ProfilerStep":  # ranges of other names may be meant as an instant, or be nested
         rows = _without_twins(rows, starts, ends, [numbers[code] for code in codes[rows]])
-        ends, open_rows = _ended(rows, starts, ends, last)
+        others = np.delete(ends, rows)
+        ends, open_rows = _ended(rows, starts, ends, max(last, others.max(initial=NONE)))
     rows = _outermost(rows, starts, ends)
     if not len(rows):
         return _none()
@@ -120,7 +124,14 @@ def _matching(
         occurrence.append(seen[value])
         seen[value] += 1
     unended = frozenset(place for place, row in enumerate(rows.tolist()) if row in open_rows)
-    return StepMarks(number, occurrence, starts[rows], ends[rows], source, unended)
+    start, end = starts[rows], ends[rows]
+    unfollowed = _unfollowed(number, start, end) if source == "ProfilerStep" else frozenset()
+    return StepMarks(number, occurrence, start, end, source, unended, unfollowed)
+
+
+def _unfollowed(number: list[int], start: Ints, end: Ints) -> frozenset[int]:
+    apart = start[1:] - end[:-1] > (end - start)[:-1] // 100
+    return frozenset(np.flatnonzero(apart & (np.diff(number) != 1)).tolist())
 
 
 def _without_twins(
@@ -140,15 +151,18 @@ def _ended(rows: NDArray[np.int64], start: Ints, end: Ints, last: int) -> tuple[
     """End marks whose length cannot be where the next one starts, the last with the trace.
 
     A profiler is in one step at a time: of marks that overlap, one's end or the other's start is
-    wrong. Less than a hundredth of the length is rounding.
+    wrong. Less than a hundredth of the length is rounding. A last one that ends an hour after all
+    else on the host has no true end either.
     """
     if not len(rows):
         return end, set()
     length = end[rows] - start[rows]
+    last = max(last, int(start[rows[-1]]))
     following = np.append(start[rows][1:], last)
     over = np.append(end[rows][:-1] - following[:-1], 0)
     overlaps = over > length // 100
     wrong = (length <= 0) | overlaps | np.append(False, overlaps[:-1])
+    wrong[-1] |= bool(end[rows[-1]] > last + _HOUR_NS)
     ended = end.copy()
     ended[rows] = np.where(wrong | (over > 0), following, end[rows])
     return ended, set(rows[wrong].tolist())

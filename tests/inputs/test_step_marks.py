@@ -121,6 +121,44 @@ def test_a_step_mark_that_reaches_into_the_next(name: str, tmp_path: Path) -> No
     assert run("analyze", ".", "-o", "r.json", "--strict", cwd=tmp_path).code == 4
 
 
+def test_a_last_step_mark_of_a_day(tmp_path: Path) -> None:
+    """It ends with the trace, and is not complete: a day of idle time is nobody's."""
+    write_ranks(tmp_path)
+    made = without_marks(1)
+    made.step(10, 0, 1000).step(11, 1000, 86_400_000_000).write(tmp_path / "rank1.json")
+    result = tracelens.analyze(tmp_path)
+    first, second = rank_of(result, 1).devices[0].steps
+    holds(first.partition)
+    assert (first.complete, second.complete) == (True, False)
+    assert second.partition.window_ns < 1_000_000
+    assert second.partition.compute_ns == 700_000
+    assert "1 step mark without a usable duration (step 11)" in said(result, "unended-steps")
+
+
+def test_a_step_mark_that_is_missing(tmp_path: Path) -> None:
+    """Its work counts to the step before, which is shown and is in no mean."""
+    write_ranks(tmp_path, steps=4)
+    made = rank(1, steps=4)
+    made.events = [text for text in made.events if "ProfilerStep#11" not in text]
+    made.write(tmp_path / "rank1.json")
+    result = tracelens.analyze(tmp_path)
+    steps = rank_of(result, 1).devices[0].steps
+    assert [(s.step, s.complete) for s in steps] == [(10, False), (12, True), (13, True)]
+    holds(rank_of(result, 1).devices[0].mean_step)
+    assert "in 1 place" in said(result, "unmarked-steps")
+    assert "behind step 10" in said(result, "unmarked-steps")
+    assert run("analyze", ".", "-o", "r.json", "--strict", cwd=tmp_path).code == 4
+
+
+def test_numbers_that_jump_without_time_between_lose_nothing(tmp_path: Path) -> None:
+    for number in (0, 1):
+        made = without_marks(number, steps=3)
+        made.step(10, 0, 1000).step(20, 1000, 1000).step(30, 2000, 1000)
+        made.write(tmp_path / f"rank{number}.json")
+    result = tracelens.analyze(tmp_path)
+    assert not codes(result) & {"unmarked-steps", "incomplete-steps"}
+
+
 def test_step_marks_that_overlap_by_rounding(tmp_path: Path) -> None:
     """A tool that wrote times with fewer digits: nothing is lost."""
     write_ranks(tmp_path, steps=3)
