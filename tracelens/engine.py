@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tracelens import addresses, interrupts, limits
 from tracelens.discovery import Candidate, discover
-from tracelens.errors import InputError, PluginError, TraceLensError
+from tracelens.errors import ForeignTrace, InputError, PluginError, TraceLensError
 from tracelens.model.result import SourceFile
 from tracelens.notices import notice
 from tracelens.reduction import Selection, reduce_rank
@@ -78,6 +78,7 @@ class _Outcome:
     candidate: Candidate
     reductions: list[RankReduction] = field(default_factory=list)
     error: str | None = None
+    foreign: bool = False
     device_events: int = 0
 
 
@@ -285,6 +286,7 @@ def _reduce_file(
             outcome.reductions.append(reduce_rank(named, selection))
     except TraceLensError as error:
         outcome.error = error.message.removeprefix(f"{candidate.path}: ")
+        outcome.foreign = isinstance(error, ForeignTrace)
     except Exception as error:  # a parser plugin may raise anything: the other ranks still count
         reason = f"{type(error).__name__}: {error}"
         outcome.error = f"the parser {candidate.parser} failed ({reason})"
@@ -374,8 +376,10 @@ def _file_notices(candidates: list[Candidate], outcomes: list[_Outcome]) -> list
     lost = [c for c in candidates if c.lost and c.parser is None]
     found += [notice("unreadable-file", file=c.shown, reason=c.reason or "") for c in lost]
     for outcome in outcomes:
-        if outcome.error:
-            shown = outcome.candidate.shown
+        shown = outcome.candidate.shown
+        if outcome.error and outcome.foreign:
+            found.append(notice("foreign-trace", file=shown, reason=outcome.error))
+        elif outcome.error:
             found.append(notice("unreadable-file", file=shown, reason=outcome.error))
     return found
 

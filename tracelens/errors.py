@@ -2,7 +2,8 @@
 
 TraceLensError                 base: `slug` points into docs/messages.md
 ├── InputError                 nothing analysable, or a path that is not there        exit 1
-│   └── UnreadableTrace        one file cannot be read (a notice unless it is the only one)
+│   ├── UnreadableTrace        one file cannot be read (a notice unless it is the only one)
+│   └── ForeignTrace           one file is a trace of another tool (likewise)
 ├── OutputError                a report cannot be written, or would overwrite         exit 1
 ├── OptionError                options of a simulation that do not go together        exit 2
 └── PluginError                a parser or report plugin is missing or broken         exit 1
@@ -45,6 +46,10 @@ class InputError(TraceLensError):
 
 class UnreadableTrace(InputError):  # noqa: N818 - reads as what it is
     """One file could not be read at all."""
+
+
+class ForeignTrace(InputError):  # noqa: N818 - reads as what it is
+    """A file holds a trace, but of nothing that is analysed here: no rank is lost with it."""
 
 
 class OutputError(TraceLensError):

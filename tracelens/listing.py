@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tracelens import addresses
 from tracelens.discovery import Candidate, discover
-from tracelens.errors import InputError, TraceLensError
+from tracelens.errors import ForeignTrace, InputError, TraceLensError
 from tracelens.registry import parsers
 from tracelens.workspace import Workspace
 
@@ -55,6 +55,9 @@ def _listed(candidate: Candidate) -> Listed:
         if parser.name == candidate.parser:
             try:
                 return Listed(shown, size, parser.inspect(candidate.path), None)
+            except ForeignTrace as error:
+                reason = error.message.removeprefix(f"{candidate.path}: ")
+                return Listed(shown, size, None, reason)
             except TraceLensError as error:
                 reason = error.message.removeprefix(f"{candidate.path}: ")
             except OSError as error:  # it is gone, or was replaced

@@ -85,6 +85,7 @@ NOTICES: dict[str, NoticeKind] = {
         "where that one starts",
     ),
     "skipped-file": NoticeKind("info", "left out: {reason}"),
+    "foreign-trace": NoticeKind("warning", "left out: {reason}; it is counted as no rank"),
     "unreadable-file": NoticeKind("warning", "could not be read: {reason}; its rank is missing"),
     "simulated": NoticeKind(
         "info",

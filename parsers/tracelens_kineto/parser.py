@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tracelens.errors import ForeignTrace
 from tracelens.gzip_head import HEAD
 from tracelens.model.facts import FileFacts
-from tracelens_kineto import header
+from tracelens_kineto import evidence, header
 from tracelens_kineto.header import rank_of
 from tracelens_kineto.inflate import Source
 
@@ -49,19 +50,26 @@ class KinetoParser:
         return "kineto" if _HEADER_KEYS.search(text) and not whole else None
 
     def inspect(self, path: Path) -> FileFacts:
-        """Read a file's facts with regular expressions over its bytes; no event is decoded."""
+        """Read a file's facts with regular expressions over its bytes; no event is decoded.
+
+        Raises:
+            ForeignTrace: If another tool wrote it.
+        """
         source = Source(path)
         steps: set[int] = set()
         kernels = 0
         head = tail = b""
-        in_head = True
+        in_head, ours = True, False
         for piece in _between_braces(source.blocks()):
             if in_head:
                 head += piece
                 in_head = b'"traceEvents"' not in piece and len(head) < _LONGEST_HEAD
             steps.update(int(match) for match in _STEP.findall(piece))
+            ours = ours or evidence.in_text(piece)
             kernels += len(_KERNEL.findall(piece))
             tail = (tail + piece)[-_TAIL:]
+        if not ours and not evidence.in_root(head, tail, path) and _is_whole(head, tail):
+            raise ForeignTrace(f"{path}: {evidence.FOREIGN}", slug="foreign-trace")
         facts = header.with_sidecar(_facts_from_edges(head, tail), path)
         rank, rank_source = rank_of(facts, path)
         return FileFacts(
@@ -84,6 +92,7 @@ class KinetoParser:
 
         Raises:
             UnreadableTrace: If it holds no trace events.
+            ForeignTrace: If another tool wrote them.
         """
         from tracelens_kineto.reading import read
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tracelens import durations
-from tracelens.errors import UnreadableTrace
+from tracelens.errors import ForeignTrace, UnreadableTrace
 from tracelens.model.trace import NONE, RankInfo, RankTrace
-from tracelens_kineto import header, links, notes, processes, repeats
+from tracelens_kineto import evidence, header, links, notes, processes, repeats
 from tracelens_kineto.collector import Collector
 from tracelens_kineto.header import host_of, rank_of
 from tracelens_kineto.inflate import Source
@@ -44,6 +44,7 @@ def read(path: Path, on_bytes: Callable[[int], None] | None = None) -> list[Rank
 
     Raises:
         UnreadableTrace: If it holds no trace events.
+        ForeignTrace: If another tool wrote them.
     """
     _keep_freed_memory()
     source = Source(path, on_bytes)
@@ -69,6 +70,10 @@ def read(path: Path, on_bytes: Callable[[int], None] | None = None) -> list[Rank
     if cut and not any(one.collector.events for one in found):
         reason = source.cut or (_NEVER_ENDS if scan.too_long else "it ends before its first event")
         raise UnreadableTrace(f"{path}: {reason}", slug="unreadable-file")
+    if not any(one.ours for one in found):
+        if cut:
+            raise UnreadableTrace(f"{path}: {evidence.CUT}", slug="unreadable-file")
+        raise ForeignTrace(f"{path}: {evidence.FOREIGN}", slug="foreign-trace")
     return ranks
 
 
@@ -93,6 +98,13 @@ class _Read:
             or self.scan.too_long
             or (ends and self.source.cut is not None)
         )
+
+    @property
+    def ours(self) -> bool:
+        """Tell whether this is, or in spite of damage may be, a profiler's trace of a run."""
+        scan = self.scan
+        known = evidence.in_events(self.collector) or scan.damage.count > 0
+        return known or evidence.in_root(scan.header, scan.footer, self.path)
 
     def traces(self) -> Iterator[RankTrace]:
         """Yield one `RankTrace` for each process."""
