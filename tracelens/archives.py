@@ -23,20 +23,28 @@ if TYPE_CHECKING:
     from tracelens.workspace import Workspace
 
 _PIECE = 1 << 20
+_SMALL_PIECE = 1 << 15  # the last one is lost where a tar archive is cut
 _MOST_MEMBERS = 100_000
 _TOO_MANY = f"it has more than {_MOST_MEMBERS:,} members: the rest is not looked at"
+_DAMAGE = "it is cut or does not match its checksum in the archive"
+_ENCRYPTED = 1  # a bit of a member's flags (PKWARE's APPNOTE 4.4.4)
 _USTAR = slice(257, 262)
 Kind = Literal["zip", "tar"]
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file of an archive: where it was unpacked to, or why it was not."""
+    """A file of an archive: where it was unpacked to, or why it was not.
+
+    `damage` says of one that was unpacked what is wrong with it; `cut` that the archive ends
+    inside it, which is said of the archive.
+    """
 
     name: str
     path: Path | None
     reason: str | None = None
-    cut: bool = False  # the archive ends inside it
+    damage: str | None = None
+    cut: bool = False
 
 
 class _TooLarge(Exception):  # noqa: N818 - carries a sentence for the user
@@ -124,16 +132,19 @@ def _zip(
             if not budget.allows(info.file_size):  # what says so itself need not be tried
                 yield Member(info.filename, None, budget.exceeded)
                 continue
+            if info.flag_bits & _ENCRYPTED:
+                yield Member(info.filename, None, "encrypted: unpack it with its password first")
+                continue
             target = place(folder, info.filename)
             try:
                 with archive.open(info) as source:
-                    _copy(source, target, budget)
+                    whole = _copy_unchecked(source, target, budget) == info.CRC
             except (RuntimeError, NotImplementedError) as error:
                 yield Member(info.filename, None, f"cannot be unpacked: {error}")
             except (zipfile.BadZipFile, zlib.error, EOFError, ValueError):
-                yield Member(info.filename, target, cut=True)  # what was inflated is kept
+                yield Member(info.filename, target, damage=_DAMAGE)  # what was inflated is kept
             else:
-                yield Member(info.filename, target)
+                yield Member(info.filename, target, damage=None if whole else _DAMAGE)
 
 
 def _tar(
@@ -163,6 +174,8 @@ def _tar(
                     whole = False
                 yield Member(info.name, target, cut=not whole)
                 if not whole:
+                    missing = f"cut or damaged inside {info.name}: what follows in it is missing"
+                    yield Member("", None, missing)
                     return
 
 
@@ -211,10 +224,25 @@ class _Open:
         """Leave it open."""
 
 
+def _copy_unchecked(source: IO[bytes], target: Path, budget: _Budget) -> int:
+    """Copy a member of a zip archive whatever its checksum is; return that.
+
+    Where `zipfile` compares it, the last bytes are lost if it does not match.
+    """
+    source._expected_crc = None  # type: ignore[attr-defined]
+    checksum = 0
+    with target.open("wb") as file:
+        while piece := source.read(_PIECE):
+            budget.spend(len(piece))
+            checksum = zlib.crc32(piece, checksum)
+            file.write(piece)
+    return checksum
+
+
 def _copy(source: IO[bytes], target: Path, budget: _Budget | None = None) -> int:
     size = 0
     with target.open("wb") as file:
-        while piece := source.read(_PIECE):
+        while piece := source.read(_SMALL_PIECE):
             if budget is not None:
                 budget.spend(len(piece))
             size += file.write(piece)

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from tracelens.workspace import Workspace
 
 # Looked at as well, so that a folder of these is not called empty.
-_KNOWN_SUFFIXES = (".zip", ".zst", ".tar", ".tgz", ".tar.bz2", ".tar.xz")
+_KNOWN_SUFFIXES = (
+    ".zip", ".zst", ".tar", ".tgz", ".tar.bz2", ".tar.xz", ".json.bz2", ".json.xz",
+)  # fmt: skip
 _MOST_TABLES = 1000
+_DATABASE = b"SQLite format 3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Candidate:
     format: str | None
     reason: str | None = None
     lost: bool = False  # left out, though a trace may be in it
+    damage: str | None = None  # what unpacking found wrong with it
 
 
 def discover(
@@ -128,13 +132,14 @@ class _Look:
         for member in members:
             nothing = False
             shown = printable(f"{found.shown}/{member.name}".rstrip("/"))
-            if member.path is not None:
-                yield self._member(member.path, shown)
-            if member.cut:
-                reason = f"damaged: {member.name} is cut or does not match its checksum"
-                yield _left_out(replace(found, reason=reason))
-            elif member.path is None:
+            if member.path is None:
                 yield _left_out(Found(found.path, shown, member.reason))
+                continue
+            candidate = replace(self._member(member.path, shown), damage=member.damage)
+            if candidate.parser is not None or not (member.damage or member.cut):
+                yield candidate
+            elif member.damage:
+                yield _left_out(Found(member.path, shown, member.damage))
         if nothing:
             reason = f"a {kind} archive with no trace in it"
             yield Candidate(found.path, found.shown, _size(found.path), None, None, reason)
@@ -216,9 +221,22 @@ def _candidate(found: Found, parsers: Sequence[Parser]) -> Candidate:
             return Candidate(path, shown, size, parser.name, recognised)
     if failed:
         return Candidate(path, shown, size, None, None, "; ".join(failed), lost=True)
+    if _is_still_packed(path, head):
+        reason = "packed in a way that is not undone: unpack it first"
+        return Candidate(path, shown, size, None, None, reason, lost=True)
     if not head and (missing := missing_decoder(path)) is not None:
         return Candidate(path, shown, size, None, None, missing, lost=True)
     return Candidate(path, shown, size, None, None, _why_not(head))
+
+
+def _is_still_packed(path: Path, head: bytes) -> bool:
+    """Tell whether what was inflated is packed itself, or a database, which is not inflated."""
+    if packed(head) or archives.kind_of(head, b"") is not None:
+        return True
+    if not head.startswith(_DATABASE):
+        return False
+    with path.open("rb") as file:
+        return packed(file.read(len(_DATABASE)))
 
 
 def _by_name(found: Found) -> str | None:
@@ -243,7 +261,7 @@ def _why_not(head: bytes) -> str:
     text = head.lstrip()
     if head and not text:
         return "nothing but white space at its beginning"
-    if head.startswith(b"SQLite format 3"):
+    if head.startswith(_DATABASE):
         return "an SQLite database, but no export of Nsight Systems"
     if b'"schema"' in text[:200] and b"tracelens/" in text[:200]:
         return "a TraceLens result, not a trace (see `tracelens report`)"

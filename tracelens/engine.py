@@ -283,6 +283,8 @@ def _reduce_file(
             outcome.device_events += len(trace.device_events)
             said = tuple(replace(n, file=candidate.shown) for n in trace.info.notices)
             named = trace.with_info(path=candidate.shown, notices=said)
+            if candidate.damage and not trace.info.truncated:
+                named = _damaged(named, candidate.damage)
             outcome.reductions.append(reduce_rank(named, selection))
     except TraceLensError as error:
         outcome.error = error.message.removeprefix(f"{candidate.path}: ")
@@ -291,6 +293,14 @@ def _reduce_file(
         reason = f"{type(error).__name__}: {error}"
         outcome.error = f"the parser {candidate.parser} failed ({reason})"
     return outcome
+
+
+def _damaged(trace: RankTrace, damage: str) -> RankTrace:
+    """Say that any byte of a trace may be wrong, though it could be read to its end."""
+    info = trace.info
+    said = notice("damaged-member", file=info.path, rank=info.rank, reason=damage)
+    lost = info.damaged_device_events + 1
+    return trace.with_info(damaged_device_events=lost, notices=(*info.notices, said))
 
 
 def _selected(reductions: list[RankReduction], ranks: frozenset[int] | None) -> list[RankReduction]:

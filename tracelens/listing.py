@@ -5,7 +5,7 @@ No event is decoded, so it is quick; a file that is taken here can still turn ou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tracelens import addresses
@@ -54,7 +54,10 @@ def _listed(candidate: Candidate) -> Listed:
     for parser in parsers():
         if parser.name == candidate.parser:
             try:
-                return Listed(shown, size, parser.inspect(candidate.path), None)
+                facts = parser.inspect(candidate.path)
+                if candidate.damage:
+                    facts = replace(facts, complete=False, note=candidate.damage)
+                return Listed(shown, size, facts, None)
             except ForeignTrace as error:
                 reason = error.message.removeprefix(f"{candidate.path}: ")
                 return Listed(shown, size, None, reason)

@@ -85,6 +85,9 @@ NOTICES: dict[str, NoticeKind] = {
         "where that one starts",
     ),
     "skipped-file": NoticeKind("info", "left out: {reason}"),
+    "damaged-member": NoticeKind(
+        "warning", "{reason}: what could be read of it is shown, but any number of it may be wrong"
+    ),
     "foreign-trace": NoticeKind("warning", "left out: {reason}; it is counted as no rank"),
     "unreadable-file": NoticeKind("warning", "could not be read: {reason}; its rank is missing"),
     "simulated": NoticeKind(

@@ -48,7 +48,8 @@ class NsightParser:
             return _folder(path)
         if path.suffix.lower() in _REPORTS:
             return REPORT
-        return SQLITE if head.startswith(_MAGIC) and _is_ours(path) else None
+        plain = head.startswith(_MAGIC) and _head(path).startswith(_MAGIC)
+        return SQLITE if plain and _is_ours(path) else None
 
     def superseded_by(self, path: Path) -> Path | None:
         """Return the export that says the same as a report or another export, if it is there.

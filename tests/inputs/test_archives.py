@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
+from command import run
 from standard_run import codes, is_standard, rank, rank_of, said, write_ranks
 
 import tracelens
@@ -225,7 +226,49 @@ class TestDamage:
         path = zipped(folder, tmp_path / "run.zip", zipfile.ZIP_STORED)
         path.write_bytes(path.read_bytes().replace(b'"gelu"', b'"g3lu"', 1))
         result = tracelens.analyze(path)
-        assert "rank0.json is cut or does not match its checksum" in said(result, "unreadable-file")
+        assert "it is cut or does not match its checksum" in said(result, "damaged-member")
+        assert not codes(result) & {"unreadable-file", "skipped-file", "truncated-file"}
+        assert result.run.ranks_partial == [0]
+        assert not any(step.complete for step in rank_of(result, 0).devices[0].steps)
+        assert "INCOMPLETE: it is cut or" in run("inspect", "run.zip", cwd=tmp_path).out
+
+    def test_a_member_of_which_nothing_is_left_is_named_once(self, tmp_path: Path) -> None:
+        folder = tmp_path / "made"
+        write_ranks(folder)
+        path = zipped(folder, tmp_path / "run.zip")
+        data = bytearray(path.read_bytes())
+        at = data.index(b"rank0.json") + len("rank0.json")
+        data[at : at + 40] = bytes(40)
+        path.write_bytes(data)
+        result = tracelens.analyze(path)
+        (one,) = [notice for notice in result.notices if "rank0" in (notice.file or "")]
+        assert one.code == "unreadable-file"
+        assert "it is cut or does not match its checksum" in one.message
+
+    def test_a_tar_cut_inside_its_first_member_is_named_once(
+        self, ranks: Path, tmp_path: Path
+    ) -> None:
+        whole = tarred(ranks, tmp_path / "whole.tar").read_bytes()
+        path = tmp_path / "run.tar"
+        path.write_bytes(whole[: whole.index(b"rank0.json") + 512])
+        done = run("analyze", "run.tar", cwd=tmp_path)
+        assert done.code == 1
+        assert done.err.count("rank0.json") == 1
+        assert "empty" not in done.err
+
+    def test_a_tar_cut_inside_a_trace(self, ranks: Path, tmp_path: Path) -> None:
+        """The trace says that it is cut, the archive that more may be missing."""
+        rank(1, steps=60).write(ranks / "sub" / "rank1.json")
+        whole = tarred(ranks, tmp_path / "whole.tar").read_bytes()
+        path = tmp_path / "run.tar"
+        path.write_bytes(whole[: whole.rindex(b"norm")])
+        result = tracelens.analyze(path)
+        assert {"truncated-file", "unreadable-file"} <= codes(result)
+        assert "rank1.json: what follows in it is missing" in said(result, "unreadable-file")
+        files = {f.path.rpartition("/")[2]: f.status for f in result.source.files}
+        assert sorted(files.items()) == [
+            ("rank0.json", "complete"), ("rank1.json", "partial"), ("run.tar", "skipped"),
+        ]  # fmt: skip
 
     def test_an_encrypted_member(self, ranks: Path, tmp_path: Path) -> None:
         path = zipped(ranks, tmp_path / "run.zip")
@@ -236,8 +279,30 @@ class TestDamage:
         data[at] |= 1
         path.write_bytes(data)
         result = tracelens.analyze(path)
-        assert "cannot be unpacked" in said(result, "unreadable-file")
+        assert "encrypted: unpack it with its password first" in said(result, "unreadable-file")
         assert [one.rank for one in result.ranks] == [1]
+
+
+AGAIN: dict[str, Callable[[bytes], bytes]] = {
+    "rank1.json.gz.gz": lambda data: gzip.compress(gzip.compress(data)),
+    "rank1.json.gz": lambda data: gzip.compress(gzip.compress(data)),
+    "rank1.json.zst": lambda data: zstandard.ZstdCompressor().compress(gzip.compress(data)),
+    "rank1.zip.gz": lambda data: gzip.compress(b"PK\x03\x04" + data),
+    "rank1.sqlite.gz": lambda data: gzip.compress(b"SQLite format 3\x00" + data),
+    "rank1.json.bz2": bz2.compress,
+    "rank1.json.xz": lzma.compress,
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_what_must_be_unpacked_first_may_be_a_rank(name: str, tmp_path: Path) -> None:
+    rank(0, 1).write(tmp_path / "rank0.json")
+    (tmp_path / name).write_bytes(AGAIN[name](rank(1).bytes()))
+    result = tracelens.analyze(tmp_path)
+    assert "unpack it first" in said(result, "unreadable-file")
+    done = run("analyze", ".", "-o", "r.json", "--strict", cwd=tmp_path)
+    assert done.code == 4
+    assert "cannot be read" in run("inspect", ".", cwd=tmp_path).out
 
 
 class TestZstd:
