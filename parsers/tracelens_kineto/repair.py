@@ -22,7 +22,8 @@ _TEXT_FIELD = r'"{}"\s*:\s*"((?:[^"\\]|\\.)*)"(?=\s*[,}}])'
 _NUMBER_FIELD = r'"{}"\s*:\s*"?(-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)"?\s*[,}}\n]'
 _NAME = re.compile(r'"name"\s*:\s*"')
 _NAME_END = re.compile(r'"\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args)"\s*:')
-_ONCE = re.compile(r'[{,]\s*"(ph|ts|dur|args)"\s*:')  # twice: pieces of two events
+_ONCE = re.compile(r'[{,]\s*"(ph|cat|pid|tid|ts|dur|args)"\s*:')  # twice: pieces of two events
+_OF_DEVICE = re.compile(r'"(?:device|stream)"\s*:')
 _ARG_NUMBERS = ("External id", "correlation", "stream", "device", "bytes")
 _DEVICE_BUCKETS = ("kernel", "copy", "memset")
 
@@ -53,9 +54,28 @@ def says_category(span: str) -> bool:
 
 def may_be_device_event(span: str) -> bool:
     """Tell whether a lost event may have been device work, or a step: its mark bounds the work."""
-    return may_be(span, *_DEVICE_BUCKETS) or (
-        may_be(span, "mark", "operator") and f'"{STEP}' in span
+    return (
+        may_be(span, *_DEVICE_BUCKETS)
+        or (may_be(span, "mark", "operator") and f'"{STEP}' in span)
+        or _is_of_several(span)
     )
+
+
+def _is_of_several(span: str) -> bool:
+    """Tell whether a text has the beginning of one event and the end of another.
+
+    What stood between them is gone, and may have been anything.
+    """
+    start, end = _name_bounds(span)
+    rest = span[:start] + span[end:]
+    if rest.count("}") > rest.count("{") or _repeats_a_key(rest):
+        return True
+    return not may_be(span, *_DEVICE_BUCKETS) and _OF_DEVICE.search(span) is not None
+
+
+def _repeats_a_key(span: str) -> bool:
+    keys = _ONCE.findall(span)
+    return len(keys) != len(set(keys))
 
 
 def may_be_host_work(span: str) -> bool:
@@ -122,8 +142,7 @@ def _fits(value: object) -> bool:
 
 def _from_fields(span: str) -> dict[str, object] | None:
     """Pick the known fields out of an event whose text cannot be parsed."""
-    keys = _ONCE.findall(span)
-    if len(keys) != len(set(keys)):
+    if _is_of_several(span):
         return None
     event: dict[str, object] = {}
     for key in ("ph", "cat"):
@@ -145,9 +164,15 @@ def _from_fields(span: str) -> dict[str, object] | None:
 
 
 def _name(span: str) -> str:
+    start, end = _name_bounds(span)
+    return _unescape(span[start:end])
+
+
+def _name_bounds(span: str) -> tuple[int, int]:
+    """Return where an event's name begins and ends, as far as the next key shows it."""
     start = _NAME.search(span)
     end = _NAME_END.search(span, start.end()) if start else None
-    return _unescape(span[start.end() : end.start()]) if start and end else ""
+    return (start.end(), end.start()) if start and end else (0, 0)
 
 
 def encode(event: dict[str, object]) -> bytes:
