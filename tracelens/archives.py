@@ -174,7 +174,7 @@ def _tar(
                     whole = False
                 yield Member(info.name, target, cut=not whole)
                 if not whole:
-                    missing = f"cut or damaged inside {info.name}: what follows in it is missing"
+                    missing = f"cut or damaged inside {info.name}: the rest is missing"
                     yield Member("", None, missing)
                     return
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracelens import addresses, archives, remote, sidecar
-from tracelens.gzip_head import HEAD, head_of, missing_decoder, packed
+from tracelens.gzip_head import HEAD, head_of, holds_nothing, missing_decoder, packed
 from tracelens.names import printable
 from tracelens.remote_listing import Wanted
 from tracelens.walking import Found, Walker, passed_over
@@ -26,6 +26,7 @@ _KNOWN_SUFFIXES = (
     ".zip", ".zst", ".tar", ".tgz", ".tar.bz2", ".tar.xz", ".json.bz2", ".json.xz",
 )  # fmt: skip
 _MOST_TABLES = 1000
+_CUT_EARLY = "JSON that is cut before any event"  # it may have been a trace
 _DATABASE = b"SQLite format 3"
 
 
@@ -208,7 +209,7 @@ def _candidate(found: Found, parsers: Sequence[Parser]) -> Candidate:
     purpose = _by_name(found)
     if purpose is not None:
         return Candidate(path, shown, size, None, None, purpose)
-    if size == 0:
+    if size == 0 or (not head and path.is_file() and holds_nothing(path)):
         return Candidate(path, shown, size, None, None, "an empty file")
     failed = []
     for parser in parsers:
@@ -226,15 +227,21 @@ def _candidate(found: Found, parsers: Sequence[Parser]) -> Candidate:
         return Candidate(path, shown, size, None, None, reason, lost=True)
     if not head and (missing := missing_decoder(path)) is not None:
         return Candidate(path, shown, size, None, None, missing, lost=True)
-    return Candidate(path, shown, size, None, None, _why_not(head))
+    if not head and path.is_file() and _is_packed(path):
+        reason = "nothing comes out of it when it is unpacked: cut or damaged at its beginning"
+        return Candidate(path, shown, size, None, None, reason, lost=True)
+    reason = _why_not(head)
+    return Candidate(path, shown, size, None, None, reason, lost=reason == _CUT_EARLY)
 
 
 def _is_still_packed(path: Path, head: bytes) -> bool:
     """Tell whether what was inflated is packed itself, or a database, which is not inflated."""
     if packed(head) or archives.kind_of(head, b"") is not None:
         return True
-    if not head.startswith(_DATABASE):
-        return False
+    return head.startswith(_DATABASE) and _is_packed(path)
+
+
+def _is_packed(path: Path) -> bool:
     with path.open("rb") as file:
         return packed(file.read(len(_DATABASE)))
 
@@ -269,5 +276,5 @@ def _why_not(head: bytes) -> str:
         return "a PyTorch execution trace, not a profiler trace"
     if text.startswith((b"{", b"[")):
         whole = text.rstrip().endswith((b"}", b"]")) or len(head) >= HEAD
-        return "JSON, but no profiler trace" if whole else "JSON that is cut before any event"
+        return "JSON, but no profiler trace" if whole else _CUT_EARLY
     return "no format an installed parser knows (see `tracelens formats`)"

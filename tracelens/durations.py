@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _FAR_NS = 1_000_000
 # A stream on which this happens more often does not run in order, whatever its number means.
 _FEW, _FEW_SHARE = 10, 0.05
-_HOUR_NS = 3600 * 10**9
+HOUR_NS = 3600 * 10**9
 
 
 def clip(events: pd.DataFrame, untimed: NDArray[np.bool_]) -> tuple[pd.DataFrame, int]:
@@ -71,7 +71,7 @@ def endless(events: pd.DataFrame, last_host_ns: int) -> NDArray[np.bool_]:
     if not len(start):
         return np.zeros(0, bool)
     latest: Ints = np.maximum(start.max(), last_host_ns)
-    found: NDArray[np.bool_] = (end - start > _HOUR_NS) & (end > latest + _HOUR_NS)
+    found: NDArray[np.bool_] = (end - start > HOUR_NS) & (end > latest + HOUR_NS)
     return found
 
 
@@ -85,10 +85,14 @@ def strays(events: pd.DataFrame) -> NDArray[np.bool_]:
     """
     start, launch = events["start"].to_numpy(), events["launch"].to_numpy()
     linked = launch != NONE
-    near = linked & (np.abs(start - np.where(linked, launch, start)) <= _HOUR_NS)
+    near = linked & (np.abs(start - np.where(linked, launch, start)) <= HOUR_NS)
     if not near.any():
         return np.zeros(len(start), bool)
-    first, last = start[near].min() - _HOUR_NS, start[near].max() + _HOUR_NS
+    first, last = start[near].min() - HOUR_NS, start[near].max() + HOUR_NS
     found: NDArray[np.bool_] = ~near & ((start < first) | (start > last))
-    few = found.sum() <= max(_FEW, _FEW_SHARE * len(start))
-    return found if few else np.zeros(len(start), bool)
+    return found if are_few(found) else np.zeros(len(start), bool)
+
+
+def are_few(found: NDArray[np.bool_]) -> bool:
+    """Tell whether so few of a file's events are odd that each is an error of its own."""
+    return bool(found.sum() <= max(_FEW, _FEW_SHARE * len(found)))

@@ -40,6 +40,17 @@ def packed(raw: bytes) -> bool:
     return raw.startswith(GZIP_MAGIC) or is_zstd(raw)
 
 
+def holds_nothing(path: Path) -> bool:
+    """Tell whether a file is whole gzip data with nothing in them."""
+    with path.open("rb") as file:
+        raw = file.read(HEAD)
+    member = zlib.decompressobj(GZIP_WINDOW)
+    try:
+        return member.decompress(raw, 1) == b"" and member.eof
+    except zlib.error:
+        return False
+
+
 def missing_decoder(path: Path) -> str | None:
     """Say what is needed to read a file whose compression nothing installed can undo."""
     with path.open("rb") as file:

@@ -243,7 +243,8 @@ class _Reducer:
     ) -> list[StepReduction]:
         lost_in = steps.launching_step(self.marks, self.lost)
         lost_per_step = [int((lost_in == index).sum()) for index in range(len(self.marks))]
-        lower_bounds = set(steps.launching_step(self.marks, self.untimed).tolist())
+        uncertain = set(steps.launching_step(self.marks, self.untimed).tolist())
+        uncertain |= steps.between_steps(windows.step_of, view.launch)
         periods = steps.periods(self.marks)
         result = []
         for index in self.kept:
@@ -257,7 +258,7 @@ class _Reducer:
                     occurrence=self.marks.occurrence[index],
                     complete=high > low
                     and not lost
-                    and index not in lower_bounds
+                    and index not in uncertain
                     and not self._cut_here(index)
                     and not self._end_may_be_lost(view, windows, index),
                     period_ns=int(periods[index]),

@@ -247,6 +247,26 @@ def device_windows(
     return Windows(windows_low, windows_high, step_of)
 
 
+def between_steps(step_of: NDArray[np.int64], launch: Ints) -> set[int]:
+    """Return the steps at whose border an event stands that may be of either.
+
+    Nothing says what launched it: a damaged or lost call. Its step would begin or end with it.
+
+    Args:
+        step_of: The step of each event of a device, by start.
+        launch: Host time of the launching call, or `NONE`.
+    """
+    linked = np.flatnonzero(launch != NONE)
+    if len(linked) in (0, len(launch)):
+        return set()
+    unlinked = np.flatnonzero((launch == NONE) & (step_of >= 0))
+    place = np.searchsorted(linked, unlinked)
+    inside = (place > 0) & (place < len(linked))
+    before, after = step_of[linked[place[inside] - 1]], step_of[linked[place[inside]]]
+    torn = (before != after) & (before >= 0) & (after >= 0)
+    return set(np.concatenate([before[torn], after[torn]]).tolist())
+
+
 def _ahead_of_their_stream(stream: Ints, launch: Ints) -> NDArray[np.bool_]:
     """Tell which events run before the first linked one of their stream.
 

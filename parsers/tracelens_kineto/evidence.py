@@ -21,6 +21,7 @@ FOREIGN = (
     "a trace of another tool: no event in it is of a kind that a PyTorch profiler writes, and "
     "nothing in it says that it is of a run"
 )
+SOME = "{count} of the {of} traces in it: " + FOREIGN
 CUT = "it ends early, and no event before that is of a kind that a PyTorch profiler writes"
 # Words that any tool may use for its own.
 _COMMON = {"async", "enqueue", "dequeue"}
@@ -28,12 +29,13 @@ _OWN = (BUCKETS.keys() | IGNORED | UNREAD_WORK) - _COMMON
 # libkineto's output_json.cpp and torch/profiler/profiler.py write these beside the events.
 _ROOT_KEYS = (b"schemaVersion", b"deviceProperties", b"distributedInfo", b"baseTimeNanoseconds",
               b"record_shapes", b"profile_memory", b"with_stack", b"with_flops", b"with_modules",
-              b"pytorch_version", b"torch_version")  # fmt: skip
+              b"pytorch_version", b"torch_version", b"traceName")  # fmt: skip
 _ROOT = re.compile(rb'"(?:' + b"|".join(_ROOT_KEYS) + rb')"\s*:')
 _EVENT = re.compile(
     rb'"cat"\s*:\s*"(?:'
     + b"|".join(re.escape(name).encode() for name in sorted(_OWN))
-    + rb')"|"(?:stream|device)"\s*:|"ProfilerStep#'
+    + rb')"|"(?:stream|device)"\s*:\s*"?-?\d|"labels"\s*:\s*"(?:CPU|[A-Z]{2,5}[ :]\d+)"'
+    + rb'|"pid"\s*:\s*"(?:CPU|CUDA) functions"'
 )
 
 
@@ -44,7 +46,7 @@ def in_root(header: bytes, footer: bytes, path: Path) -> bool:
 
 def in_events(collector: Collector) -> bool:
     """Tell whether events are of a kind that is known, or show that a device worked."""
-    return bool(collector.categories & _OWN) or bool(collector.unknown.of_devices())
+    return bool(collector.categories & _OWN) or collector.unknown.tell_a_profiler()
 
 
 def in_text(text: bytes) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from tracelens import durations
 from tracelens.model.trace import NONE
 from tracelens_kineto.categories import BUCKETS
 from tracelens_kineto.columns import integer
@@ -46,11 +47,13 @@ class Links:
     start: Ints = field(init=False)
     end: Ints = field(init=False)
     thread: Ints = field(init=False)
+    far: NDArray[np.bool_] = field(init=False)  # events hours from their launch
     exact: bool = False  # some call of the file has a correlation
 
     def __post_init__(self) -> None:
         rows = len(self.events)
         self.start, self.end, self.thread = (np.full(rows, NONE) for _ in range(3))
+        self.far = np.zeros(rows, bool)
 
     @property
     def open_rows(self) -> NDArray[np.intp]:
@@ -74,8 +77,15 @@ class Links:
         at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         linked = keys[at] == wanted
         call = order[at]
+        apart = np.abs(self.events["start"].to_numpy() - calls["start"].to_numpy()[call])
+        linked &= ~self._too_far(linked & (apart > durations.HOUR_NS))
         for column, source in ((self.start, "start"), (self.end, "end"), (self.thread, "thread")):
             column[linked] = calls[source].to_numpy()[call[linked]]
+
+    def _too_far(self, apart: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Remember which events lie hours from their launch: one's time is wrong, if few are."""
+        self.far = apart if durations.are_few(apart) else np.zeros(len(apart), bool)
+        return self.far
 
     def by_external_id(self, calls: pd.DataFrame) -> None:
         """Link open events to the calls and operators of their External id."""

@@ -12,6 +12,7 @@ import numpy as np
 from tracelens import durations
 from tracelens.errors import ForeignTrace, UnreadableTrace
 from tracelens.model.trace import NONE, RankInfo, RankTrace
+from tracelens.notices import notice
 from tracelens_kineto import evidence, header, links, notes, processes, repeats
 from tracelens_kineto.collector import Collector
 from tracelens_kineto.header import host_of, rank_of
@@ -58,7 +59,8 @@ def read(path: Path, on_bytes: Callable[[int], None] | None = None) -> list[Rank
                 found.append(_Read(path, source, number, scan, collector))
         for one in found:
             one.of = len(found)
-        ranks = [trace for one in found for trace in one.traces()]
+        ours = [one for one in found if one.ours]
+        ranks = [trace for one in ours for trace in one.traces()]
     except OSError as error:
         raise UnreadableTrace(
             f"{path}: {error.strerror or error}", slug="unreadable-file"
@@ -70,10 +72,14 @@ def read(path: Path, on_bytes: Callable[[int], None] | None = None) -> list[Rank
     if cut and not any(one.collector.events for one in found):
         reason = source.cut or (_NEVER_ENDS if scan.too_long else "it ends before its first event")
         raise UnreadableTrace(f"{path}: {reason}", slug="unreadable-file")
-    if not any(one.ours for one in found):
+    if not ours:
         if cut:
             raise UnreadableTrace(f"{path}: {evidence.CUT}", slug="unreadable-file")
         raise ForeignTrace(f"{path}: {evidence.FOREIGN}", slug="foreign-trace")
+    if foreign := len(found) - len(ours):
+        reason = evidence.SOME.format(count=foreign, of=len(found))
+        said = notice("foreign-trace", file=path.name, reason=reason)
+        ranks[0] = ranks[0].with_info(notices=(*ranks[0].info.notices, said))
     return ranks
 
 
@@ -167,7 +173,7 @@ class _Read:
             found.use_external(flows.operators)
             found.use_flows(flows)
         events = table.assign(process=collector.process, **found.columns())
-        return _Part(collector, events, moved, calls)
+        return _Part(collector, events, moved, calls, found.far)
 
     def _finish(
         self,
@@ -181,6 +187,8 @@ class _Read:
         endless = durations.endless(part.events, _last(part.calls, operators, marks))
         strays = durations.strays(part.events)
         timeless = endless | strays
+        if calls_elsewhere := int((part.far & ~strays).sum()):
+            collector.untimed["call"] += calls_elsewhere
         impossible = part.events["device"].to_numpy()[timeless]
         launches = part.events["correlation"].to_numpy()[timeless].tolist()
         untimed = [*collector.device.untimed_correlations, *launches]
@@ -262,12 +270,16 @@ class _Read:
 
 @dataclass(frozen=True)
 class _Part:
-    """What one process did: its device events with launches, the new row of each, its calls."""
+    """What one process did: its device events with launches, the new row of each, its calls.
+
+    `far` tells which events have a call hours away.
+    """
 
     collector: Collector
     events: pd.DataFrame
     moved: NDArray[np.int64]
     calls: pd.DataFrame
+    far: NDArray[np.bool_]
 
 
 def _last(*tables: pd.DataFrame) -> int:

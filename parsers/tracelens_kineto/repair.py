@@ -23,7 +23,7 @@ _NUMBER_FIELD = r'"{}"\s*:\s*"?(-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)"?\s*[
 _NAME = re.compile(r'"name"\s*:\s*"')
 _NAME_END = re.compile(r'"\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args)"\s*:')
 _ONCE = re.compile(r'[{,]\s*"(ph|cat|pid|tid|ts|dur|args)"\s*:')  # twice: pieces of two events
-_OF_DEVICE = re.compile(r'"(?:device|stream)"\s*:')
+_OF_DEVICE = re.compile(r'"(?:device|stream)"\s*:\s*"?-?\d')
 _ARG_NUMBERS = ("External id", "correlation", "stream", "device", "bytes")
 _DEVICE_BUCKETS = ("kernel", "copy", "memset")
 

@@ -20,6 +20,10 @@ from tracelens_kineto.recorded import decode
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+# Kineto labels every process it names, a device's with its number.
+_LABEL = re.compile(r"CPU$|[A-Z]{2,5}[ :]\d+$")
+# torch.autograd's profiler before Kineto wrote no categories, and these for process ids.
+_BEFORE_KINETO = ("CPU functions", "CUDA functions")
 _DEVICE = re.compile(r"(?!CPU\b)[A-Z]{2,5}(?:[ :]\d+)?$")
 
 
@@ -49,6 +53,12 @@ class UnknownEvents:
             args = decode(KERNEL_ARGS, event.args)
             self._count[key] += 1
             self._named[key] += args.stream is not None or args.device is not None
+
+    def tell_a_profiler(self) -> bool:
+        """Tell whether events or labels are such as only a profiler's are."""
+        labels = (label for labels in self._labels.values() for label in labels)
+        old = any(process in _BEFORE_KINETO for _, process in self._count)
+        return old or any(map(_LABEL.match, labels)) or bool(self.of_devices())
 
     def of_devices(self) -> Counter[str]:
         """Count those that are work of a device, by category or what their process is called."""

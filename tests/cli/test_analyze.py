@@ -175,7 +175,7 @@ def test_an_empty_folder(tmp_path: Path) -> None:
         ("a.json", b'{"nodes": [], "schema": "1.0.2"}', "execution trace"),
         ("a.json", b"hello", "no format an installed parser knows"),
         ("a.json", b'{"schemaVersion": 1}', "JSON, but no profiler trace"),
-        ("a.json.gz", b"\x1f\x8b\x08\x00broken", "no format an installed parser knows"),
+        ("a.json.gz", b"\x1f\x8b\x08\x00broken", "nothing comes out of it when it is unpacked"),
         ("a.json.gz", gzip.compress(b'{"schemaVersion": 1, "x": [', mtime=0)[:-12], "a.json.gz"),
     ],
 )

@@ -153,7 +153,7 @@ def test_a_clock_without_a_date_is_no_other_time(tmp_path: Path) -> None:
         written(tmp_path, rank)
     text = (tmp_path / "rank3.json").read_text()
     (tmp_path / "rank3.json").write_text(text.replace('"baseTimeNanoseconds"', '"baseTime"'))
-    (tmp_path / "events.json").write_text('{"traceEvents": []}')
+    (tmp_path / "events.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
     analysis = tracelens.analyze(tmp_path)
     said = notices(analysis)
     assert not {"different-times", "mixed-runs"} & set(said)

@@ -13,6 +13,7 @@ from tracelens.steps import (
     AFTER,
     BEFORE,
     StepMarks,
+    between_steps,
     device_windows,
     find,
     host_windows,
@@ -259,3 +260,17 @@ def test_a_step_whose_number_does_not_follow_ends_the_row() -> None:
 
 def test_periods_of_no_steps() -> None:
     assert periods(step_marks()).tolist() == []
+
+
+@given(st.lists(st.tuples(st.integers(-2, 3), st.booleans()), max_size=12))
+def test_events_that_may_be_of_either_step(events: list[tuple[int, bool]]) -> None:
+    """Against a walk over the events: the nearest ones that say what launched them decide."""
+    step_of = np.array([step for step, _ in events], np.int64)
+    launch = ints(*(0 if linked else None for _, linked in events))
+    expected: set[int] = set()
+    for place, (step, linked) in enumerate(events):
+        before = next((s for s, known in events[:place][::-1] if known), -1)
+        after = next((s for s, known in events[place:] if known), -1)
+        if not linked and step >= 0 and before != after and min(before, after) >= 0:
+            expected |= {before, after}
+    assert between_steps(step_of, launch) == expected

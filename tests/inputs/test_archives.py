@@ -264,7 +264,7 @@ class TestDamage:
         path.write_bytes(whole[: whole.rindex(b"norm")])
         result = tracelens.analyze(path)
         assert {"truncated-file", "unreadable-file"} <= codes(result)
-        assert "rank1.json: what follows in it is missing" in said(result, "unreadable-file")
+        assert "rank1.json: the rest is missing" in said(result, "unreadable-file")
         files = {f.path.rpartition("/")[2]: f.status for f in result.source.files}
         assert sorted(files.items()) == [
             ("rank0.json", "complete"), ("rank1.json", "partial"), ("run.tar", "skipped"),

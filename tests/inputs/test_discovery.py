@@ -181,7 +181,7 @@ OTHERS: dict[str, tuple[bytes, str]] = {
     "log.gz": (gzip.compress(b"step 1 loss 2.5"), "no format"),
     "empty.json": (b"", "an empty file"),
     "blank.json": (b" \n", "nothing but white space"),
-    "empty.json.gz": (gzip.compress(b""), "no format"),
+    "empty.json.gz": (gzip.compress(b""), "an empty file"),
     "rank9.json.tmp": (b'{"traceEvents": [', "that did not finish"),
     "rank0.json.tmp": (b'{"traceEvents": [', "the profiler left behind"),
     "old.json": (b'{"schema": "tracelens/1", "summary": {}}', "a TraceLens result"),

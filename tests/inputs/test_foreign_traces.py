@@ -66,7 +66,18 @@ def test_nothing_but_a_foreign_trace_is_one_line(tmp_path: Path) -> None:
     assert done.err.count("Error") == 1
 
 
+def test_behind_a_trace_in_its_file_it_is_left_out(tmp_path: Path) -> None:
+    write_ranks(tmp_path)
+    with (tmp_path / "rank1.json").open("a") as file:
+        json.dump({"traceEvents": SPAN}, file)
+    result = tracelens.analyze(tmp_path)
+    is_standard(result)
+    assert "1 of the 2 traces in it" in said(result, "foreign-trace")
+
+
 OWN = {
+    "labels only": [{**NAMED, "name": "process_labels", "args": {"labels": "GPU 0"}}],
+    "a profiler before Kineto": [{**JAX, "pid": "CUDA functions", "name": "gemm"}],
     "a recording of nothing": {"schemaVersion": 1, "traceEvents": []},
     "a device nobody knows": [{**BROWSER, "cat": "odd", "args": {"stream": 7}}],
     "operators only": [{**BROWSER, "cat": "Operator"}],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -148,6 +149,29 @@ def test_a_step_mark_that_is_missing(tmp_path: Path) -> None:
     assert "in 1 place" in said(result, "unmarked-steps")
     assert "behind step 10" in said(result, "unmarked-steps")
     assert run("analyze", ".", "-o", "r.json", "--strict", cwd=tmp_path).code == 4
+
+
+@pytest.mark.parametrize("kind", ["without a time", "hours later"])
+@pytest.mark.parametrize(("call", "whole"), [(4, False), (5, True)])
+def test_a_launch_whose_time_is_unknown(kind: str, call: int, whole: bool, tmp_path: Path) -> None:
+    """Its kernel is in the step it runs in, unless it may be the first one of the next."""
+    write_ranks(tmp_path, steps=4)
+    made = rank(1, steps=4)
+    place = [at for at, text in enumerate(made.events) if "cuda_runtime" in text][call]
+    event = json.loads(made.events[place])
+    at = event.pop("ts")
+    if kind == "hours later":
+        event["ts"] = at + 3 * 3600 * 10**6
+    made.events[place] = json.dumps(event)
+    made.write(tmp_path / "rank1.json")
+    result = tracelens.analyze(tmp_path)
+    steps = rank_of(result, 1).devices[0].steps
+    assert [step.complete for step in steps] == [whole, whole, True, True]
+    for step in steps:
+        if step.complete:
+            holds(step.partition)
+    holds(rank_of(result, 1).devices[0].mean_step)
+    assert "1 host event without a usable time (1 call)" in said(result, "untimed-host-events")
 
 
 def test_numbers_that_jump_without_time_between_lose_nothing(tmp_path: Path) -> None:
