@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tracelens_kineto.events import LinkEvent
 
 _CLOCK_SKEW_NS = 1_000_000  # a device's clock may run so far behind the host's
+_LARGEST_SKEW_NS = 100_000_000  # and never so far, where most events run behind their launch
 
 
 class Launch(NamedTuple):
@@ -47,7 +48,7 @@ class Links:
     start: Ints = field(init=False)
     end: Ints = field(init=False)
     thread: Ints = field(init=False)
-    far: NDArray[np.bool_] = field(init=False)  # events hours from their launch
+    far: NDArray[np.bool_] = field(init=False)  # events that cannot be of their launch's time
     exact: bool = False  # some call of the file has a correlation
 
     def __post_init__(self) -> None:
@@ -77,13 +78,14 @@ class Links:
         at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         linked = keys[at] == wanted
         call = order[at]
-        apart = np.abs(self.events["start"].to_numpy() - calls["start"].to_numpy()[call])
-        linked &= ~self._too_far(linked & (apart > durations.HOUR_NS))
+        after = self.events["start"].to_numpy() - calls["start"].to_numpy()[call]
+        wrong = (after > durations.HOUR_NS) | (after < -_LARGEST_SKEW_NS)
+        linked &= ~self._apart(linked & wrong)
         for column, source in ((self.start, "start"), (self.end, "end"), (self.thread, "thread")):
             column[linked] = calls[source].to_numpy()[call[linked]]
 
-    def _too_far(self, apart: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Remember which events lie hours from their launch: one's time is wrong, if few are."""
+    def _apart(self, apart: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Remember which events lie hours behind their launch, or before it, if only few do."""
         self.far = apart if durations.are_few(apart) else np.zeros(len(apart), bool)
         return self.far
 

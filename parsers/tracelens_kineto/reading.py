@@ -272,7 +272,7 @@ class _Read:
 class _Part:
     """What one process did: its device events with launches, the new row of each, its calls.
 
-    `far` tells which events have a call hours away.
+    `far` tells which events have a call at an impossible time.
     """
 
     collector: Collector
