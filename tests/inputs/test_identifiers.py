@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STARTS = {
     "2^53": 1 << 53,
     "2^62": (1 << 62) + 1,
-    "across 2^63": (1 << 63) - 5,
+    "across 2^63": (1 << 63) - 8,  # 2^63 itself stands for no id: not at the border of a step
     "below 2^64": (1 << 64) - 200,
 }
 SCHEMAS = {
