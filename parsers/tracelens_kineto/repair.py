@@ -19,11 +19,15 @@ _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _DECODER = json.JSONDecoder(strict=False, parse_float=str, parse_constant=lambda _: None)
 
 _TEXT_FIELD = r'"{}"\s*:\s*"((?:[^"\\]|\\.)*)"(?=\s*[,}}])'
-_NUMBER_FIELD = r'"{}"\s*:\s*"?(-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)"?\s*[,}}\n]'
+# Quoted on both sides or on none, and with something behind it: else it may be cut.
+_NUMBER_FIELD = (
+    r'"{}"\s*:\s*("?)(-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)\1\s*(?:\}}|,\s*\S|\n\s*\S)'
+)
 _NAME = re.compile(r'"name"\s*:\s*"')
 _NAME_END = re.compile(r'"\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args)"\s*:')
 _ONCE = re.compile(r'[{,]\s*"(ph|cat|pid|tid|ts|dur|args)"\s*:')  # twice: pieces of two events
 _OF_DEVICE = re.compile(r'"(?:device|stream)"\s*:\s*"?-?\d')
+_NO_LENGTH = re.compile(r'"dur"\s*:(?!\s*"?[-0-9])')  # one that is none, not one that is cut
 _ARG_NUMBERS = ("External id", "correlation", "stream", "device", "bytes")
 _DEVICE_BUCKETS = ("kernel", "copy", "memset")
 
@@ -150,16 +154,18 @@ def _from_fields(span: str) -> dict[str, object] | None:
             event[key] = match[1]
     for key in ("ts", "dur", "pid", "tid"):
         if match := re.search(_NUMBER_FIELD.format(key), span):
-            number = match[1]
+            number = match[2]
             is_id = key in ("pid", "tid") and number.lstrip("-").isdecimal()
             event[key] = int(number) if is_id else number  # the decoders are lax
     if not {"ph", "ts"} <= event.keys() or not is_phase(event["ph"]):
         return None
-    if event["ph"] == "X" and "cat" not in event:
+    if event["ph"] == "X" and (
+        "cat" not in event or not (_NO_LENGTH.search(span) or "dur" in event)
+    ):
         return None
     event["name"] = _name(span)
     numbers = {key: re.search(_NUMBER_FIELD.format(key), span) for key in _ARG_NUMBERS}
-    event["args"] = {key: match[1] for key, match in numbers.items() if match}
+    event["args"] = {key: match[2] for key, match in numbers.items() if match}
     return event
 
 

@@ -213,7 +213,7 @@ def test_events_of_which_next_to_nothing_is_left_are_counted() -> None:
     launch = '{"ph": "X", "cat": "cuda_runtime", "name": "launch", "pid": 1, "ts": 17672256'
     trace = parsed(f'{launch},\n{{,\n{{"p,\n{kernel_text()}')
     assert the_kernel(trace)["start"] == 200_001
-    assert "2 skipped; up to 2 device events lost" in damage(trace)
+    assert "0 repaired, 3 skipped; up to 2 device events lost" in damage(trace)
 
 
 @pytest.mark.parametrize("size", [70, 500, 1 << 20])
@@ -298,6 +298,8 @@ CUT_SHORT = {
     "in a name": '{"ph": "X", "cat": "kernel", "name": "ge',
     "in its first key": '{"p',
     "in a time": '{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 200.',
+    "in a duration": '{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 200.5, "dur": 3',
+    "in a quoted duration": '{"ph": "X", "cat": "kernel", "name": "gemm", "ts": "200", "dur": "3',
     "in an argument": '{"ph": "X", "cat": "kernel", "args": {"a": [1, {"b": 2',
 }
 
@@ -322,7 +324,7 @@ def test_several_events_without_their_ends() -> None:
     known = [text for text in CUT_SHORT.values() if '"ph"' in text]
     trace = parsed(",".join([*known, kernel_text()]))
     assert the_kernel(trace)["start"] == 200_001
-    assert "0 repaired, 3 skipped; 3 device events lost" in damage(trace)
+    assert "0 repaired, 5 skipped; 5 device events lost" in damage(trace)
 
 
 def test_a_name_like_an_event_is_no_event() -> None:
