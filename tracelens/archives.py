@@ -10,7 +10,7 @@ import tarfile
 import zipfile
 import zlib
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
 from tracelens import limits
 from tracelens.compression import NO_ZSTD, is_zstd, zstd_module
@@ -45,6 +45,10 @@ class Member:
     reason: str | None = None
     damage: str | None = None
     cut: bool = False
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
 
 
 class _TooLarge(Exception):  # noqa: N818 - carries a sentence for the user
@@ -119,6 +123,22 @@ class _Counted:
         return data
 
 
+class _Checked:
+    """A member of a zip archive that is read whatever its checksum is.
+
+    Where `zipfile` compares it, the last bytes are lost if it does not match.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        file._expected_crc = None  # type: ignore[attr-defined]
+        self._file, self.checksum = file, 0
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self.checksum = zlib.crc32(data, self.checksum)
+        return data
+
+
 def _zip(
     path: Path, folder: Path, wanted: Callable[[str], bool], budget: _Budget
 ) -> Iterator[Member]:
@@ -138,12 +158,14 @@ def _zip(
             target = place(folder, info.filename)
             try:
                 with archive.open(info) as source:
-                    whole = _copy_unchecked(source, target, budget) == info.CRC
+                    checked = _Checked(source)
+                    _copy(checked, target, budget)
             except (RuntimeError, NotImplementedError) as error:
                 yield Member(info.filename, None, f"cannot be unpacked: {error}")
             except (zipfile.BadZipFile, zlib.error, EOFError, ValueError):
                 yield Member(info.filename, target, damage=_DAMAGE)  # what was inflated is kept
             else:
+                whole = checked.checksum == info.CRC
                 yield Member(info.filename, target, damage=None if whole else _DAMAGE)
 
 
@@ -224,22 +246,7 @@ class _Open:
         """Leave it open."""
 
 
-def _copy_unchecked(source: IO[bytes], target: Path, budget: _Budget) -> int:
-    """Copy a member of a zip archive whatever its checksum is; return that.
-
-    Where `zipfile` compares it, the last bytes are lost if it does not match.
-    """
-    source._expected_crc = None  # type: ignore[attr-defined]
-    checksum = 0
-    with target.open("wb") as file:
-        while piece := source.read(_PIECE):
-            budget.spend(len(piece))
-            checksum = zlib.crc32(piece, checksum)
-            file.write(piece)
-    return checksum
-
-
-def _copy(source: IO[bytes], target: Path, budget: _Budget | None = None) -> int:
+def _copy(source: _Readable, target: Path, budget: _Budget | None = None) -> int:
     size = 0
     with target.open("wb") as file:
         while piece := source.read(_SMALL_PIECE):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tracelens.digits import as_integer
+from tracelens.durations import HOUR_NS
 from tracelens.model.trace import NONE
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from tracelens.intervals import Ints
 
-_HOUR_NS = 3600 * 10**9
 BEFORE = -1
 AFTER = -2
 
@@ -162,7 +162,7 @@ def _ended(rows: NDArray[np.int64], start: Ints, end: Ints, last: int) -> tuple[
     over = np.append(end[rows][:-1] - following[:-1], 0)
     overlaps = over > length // 100
     wrong = (length <= 0) | overlaps | np.append(False, overlaps[:-1])
-    wrong[-1] |= bool(end[rows[-1]] > last + _HOUR_NS)
+    wrong[-1] |= bool(end[rows[-1]] > last + HOUR_NS)
     ended = end.copy()
     ended[rows] = np.where(wrong | (over > 0), following, end[rows])
     return ended, set(rows[wrong].tolist())

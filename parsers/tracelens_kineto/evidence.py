@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tracelens import sidecar
 from tracelens_kineto.categories import BUCKETS, IGNORED, UNREAD_WORK
+from tracelens_kineto.header import OF_PROFILER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,11 +27,7 @@ CUT = "it ends early, and no event before that is of a kind that a PyTorch profi
 # Words that any tool may use for its own.
 _COMMON = {"async", "enqueue", "dequeue"}
 _OWN = (BUCKETS.keys() | IGNORED | UNREAD_WORK) - _COMMON
-# libkineto's output_json.cpp and torch/profiler/profiler.py write these beside the events.
-_ROOT_KEYS = (b"schemaVersion", b"deviceProperties", b"distributedInfo", b"baseTimeNanoseconds",
-              b"record_shapes", b"profile_memory", b"with_stack", b"with_flops", b"with_modules",
-              b"pytorch_version", b"torch_version", b"traceName")  # fmt: skip
-_ROOT = re.compile(rb'"(?:' + b"|".join(_ROOT_KEYS) + rb')"\s*:')
+_ROOT = re.compile(rf'"(?:{"|".join(OF_PROFILER)})"\s*:'.encode())
 _EVENT = re.compile(
     rb'"cat"\s*:\s*"(?:'
     + b"|".join(re.escape(name).encode() for name in sorted(_OWN))

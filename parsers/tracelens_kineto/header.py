@@ -24,9 +24,10 @@ _FILE_HOST = re.compile(r"^(.+)_(\d+)\.\d{10,}\.pt\.trace\.json", re.IGNORECASE)
 _DECODER = json.JSONDecoder(strict=False)
 # torch.profiler writes its settings that are on, with the value 1 (torch/profiler/profiler.py).
 _SETTINGS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
-_KEYS = (*_SETTINGS, "distributedInfo", "deviceProperties", "baseTimeNanoseconds", "host_name",
-         "hostname", "pytorch_version", "torch_version", "schemaVersion",
-         "simulated")  # fmt: skip
+# Keys of the root that no other tool writes (libkineto's output_json.cpp, torch/profiler).
+OF_PROFILER = (*_SETTINGS, "distributedInfo", "deviceProperties", "baseTimeNanoseconds",
+               "pytorch_version", "torch_version", "schemaVersion", "traceName")  # fmt: skip
+_KEYS = (*OF_PROFILER, "host_name", "hostname", "simulated")
 
 
 @dataclass(frozen=True)
