@@ -51,15 +51,14 @@ def unexplained(trace: RankTrace, lost: Ints) -> int:
     info = trace.info
     if info.truncated:
         return 0
-    marked = int((trace.host_calls["kind"] == "untimed").sum())
-    untimed = max(0, sum(info.untimed.values()) - marked)
-    return max(0, len(lost) - info.damaged_device_events - untimed - _unlinked(trace))
+    return max(0, len(lost) - info.damaged_device_events - _unlinked(trace))
 
 
 def _unlinked(trace: RankTrace) -> int:
     """Count device events that do not say what launched them: they may be those of any launch."""
     own, launch = (trace.device_events[name].to_numpy() for name in ("correlation", "launch"))
-    return int((~_says(own) & (launch == NONE)).sum())
+    counted = (trace.device_events["kind"] != "memset").to_numpy(bool)  # as among the launches
+    return int((counted & ~_says(own) & (launch == NONE)).sum())
 
 
 def _says(correlation: Ints) -> NDArray[np.bool_]:

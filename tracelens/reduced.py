@@ -85,7 +85,8 @@ class RankReduction:
     guessed_groups: int = 0
     without_device_time: int = 0
     in_graphs: int = 0
-    lost: int = 0
+    launches_without_record: int = 0
+    lost: int = 0  # those of which no other notice says why
     notices: list[Notice] = field(default_factory=list)
 
     @property

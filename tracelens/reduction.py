@@ -147,6 +147,7 @@ class _Reducer:
             first_ns=base + first,
             last_ns=base + last,
             guessed_groups=groups.guessed,
+            launches_without_record=len(self.lost),
             lost=lost_launches.unexplained(self.trace, self.lost),
             notices=[*self.trace.info.notices, *self._odd_marks()],
             **extra,

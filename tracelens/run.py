@@ -45,7 +45,8 @@ class RankRun:
     def partial(self) -> bool:
         """Tell whether events of this rank are known to be lost."""
         return any(
-            c.info.lacks_device_events or c.info.device_unseen or c.lost for c in self.cycles
+            c.info.lacks_device_events or c.info.device_unseen or c.launches_without_record
+            for c in self.cycles
         )
 
     def complete(self, cycle: int, index: int) -> bool:

@@ -112,3 +112,26 @@ def test_an_event_that_another_id_links_loses_nothing(tmp_path: Path) -> None:
     result = tracelens.analyze(tmp_path)
     assert "lost-device-records" not in codes(result)
     is_standard(result)
+
+
+def test_no_other_odd_event_hides_a_loss(tmp_path: Path) -> None:
+    """A fill without its correlation, and a kernel without a time, are not the lost record."""
+    trace = rank(0)
+    trace.raw(
+        '{"ph": "X", "cat": "gpu_memset", "name": "Memset", "pid": 0, "tid": 7, "ts": 450,'
+        ' "dur": 5, "args": {"device": 0, "stream": 7}}'
+    )
+    trace.kernel("early", 90, "-1", launch=None)
+    trace.call("cudaLaunchKernel", 1300, correlation=9000)
+    trace.write(tmp_path / "rank0.json")
+    rank(1).write(tmp_path / "rank1.json")
+    result = tracelens.analyze(tmp_path)
+    assert "1 launch without a device record" in said(result, "lost-device-records")
+    assert result.run.ranks_partial == [0]
+    assert [step.complete for step in rank_of(result, 0).devices[0].steps] == [True, False]
+
+
+def test_a_rank_whose_launches_lack_records_is_partial_whatever_names_it(tmp_path: Path) -> None:
+    """An event without its correlation may be the one that is missing, or another."""
+    result = changed(tmp_path, lambda event: re.sub(r'"correlation": \d+', '"other": 1', event))
+    assert result.run.ranks_partial == [0]
